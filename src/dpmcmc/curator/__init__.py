@@ -1,0 +1,27 @@
+"""The private room: the curator, the questions that it answers, its noise, and what it releases."""
+
+from dpmcmc.curator.curator import Cost, Curator
+from dpmcmc.curator.noise import ExactNoise, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
+from dpmcmc.curator.oracle import Moments, NotPrivateRelease, Oracle, Quantile, Release, require_private
+from dpmcmc.curator.queries import ClipCount, Gradient, Lattice, LogRatio, NormQuantile, ScoreMoments
+
+__all__ = [
+    "ClipCount",
+    "Cost",
+    "Curator",
+    "ExactNoise",
+    "Gradient",
+    "Lattice",
+    "LogRatio",
+    "Moments",
+    "NoNoiseNotPrivate",
+    "NoiseSource",
+    "NormQuantile",
+    "NotPrivateRelease",
+    "Oracle",
+    "Quantile",
+    "Release",
+    "ScoreMoments",
+    "SeededNoiseNotPrivate",
+    "require_private",
+]

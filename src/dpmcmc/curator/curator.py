@@ -1,0 +1,372 @@
+"""The private room. It holds the records, is the only code that sees them, and answers with noised sums.
+
+Order of every answer: check the question, draw the noise, charge the budget, and only then look at the
+records. Nothing else comes out: no count, no error text, no shape and no control flow depends on a record's
+values. (Running time is not protected: arithmetic on denormal numbers takes longer.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpmcmc.curator import records as placement
+from dpmcmc.curator import sums
+from dpmcmc.curator.noise import ExactNoise, NoiseSource
+from dpmcmc.curator.oracle import AnyRelease, Moments, NotPrivateRelease, Oracle, Quantile, Release
+from dpmcmc.curator.queries import ClipCount, Gradient, LogRatio, NormQuantile, Query, ScoreMoments
+from dpmcmc.errors import DataError, ModelError, NotPrivateError, QueryError
+from dpmcmc.models import Model
+from dpmcmc.privacy import Budget
+
+# Below this lattice (tests of coarse lattices only) the regressions' closed form has no room.
+_CLOSED_FORM_BOUND = 2**28
+
+
+@contextmanager
+def exact_arithmetic() -> Iterator[None]:
+    """Double precision for what runs inside, and none of JAX's switches that report on values.
+
+    ``jax_debug_nans`` raises when some record yields a NaN, which would reveal that there is one.
+    """
+    with jax.enable_x64(True), jax.debug_nans(False), jax.debug_infs(False):
+        yield
+
+
+class Cost(NamedTuple):
+    """What a question costs, all chains together."""
+
+    mu: float
+    lattice_epsilon: float
+    lattice_delta: float
+
+
+class Curator:
+    """Holds the records and answers private questions about them.
+
+    Parameters
+    ----------
+    model
+        A :class:`~dpmcmc.models.Model`.
+    data
+        The records, one row per person: what ``model.prepare_records`` takes. At least two rows.
+    budget
+        Pays for every answer. Required with exact noise.
+    noise
+        Default: :class:`ExactNoise`. With any other source answers are :class:`NotPrivateRelease`.
+    devices
+        Number or list of JAX devices over which the records are spread. Default: the first.
+    block_size
+        Rows of a block, a multiple of 4096. Default: all at once. Answers do not depend on it.
+
+    Notes
+    -----
+    Neighbouring data sets differ in one row (replace one), so the number of rows is public.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        data: Any,
+        budget: Budget | None = None,
+        *,
+        noise: NoiseSource | None = None,
+        devices: int | Sequence[jax.Device] | None = None,
+        block_size: int | None = None,
+    ) -> None:
+        if not isinstance(model, Model):
+            raise ModelError(f"model must be a dpmcmc.Model, got {type(model).__name__}; see dpmcmc.from_numpyro")
+        self.noise: NoiseSource = ExactNoise() if noise is None else noise
+        self.private = type(self.noise) is ExactNoise
+        if self.private and not isinstance(budget, Budget):
+            raise QueryError(
+                f"budget must be a dpmcmc.Budget(epsilon, delta), got {type(budget).__name__}; nothing private is free"
+            )
+        self.model = model
+        self.budget = budget
+        self._block_size = placement.check_block_size(block_size)
+        self._mesh = placement.make_mesh(devices)
+        self._kernel = sums.make_kernel(model)
+        with exact_arithmetic():
+            prepared, self.num_records = model.prepare_records(data)
+            if self.num_records < 2:
+                raise DataError("data has 1 row; privacy by noise needs many people, give at least 2 rows")
+            model.check(prepared)
+            self._records = placement.place(self._kernel, prepared, self.num_records, self._mesh, self._block_size)
+        if budget is not None:
+            budget.reserve_lattice()
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"Curator(model={self.model.name!r}, num_records={self.num_records}, {self.noise.description})"
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPrivateError("a Curator holds the records and cannot be pickled or copied out of its process")
+
+    # ------------------------------------------------------------------ questions from the host
+
+    def ask(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> AnyRelease:
+        """Answer one question, for one parameter vector or for a batch of chains in one pass over the data.
+
+        Parameters
+        ----------
+        query
+            What to release.
+        theta
+            Unconstrained parameters, of shape dimension or chains × dimension.
+        proposal
+            The other end of a log-ratio, of the same shape.
+
+        Returns
+        -------
+        :class:`Release`, or :class:`NotPrivateRelease` if the noise is not exact.
+
+        Raises
+        ------
+        QueryError
+            The question is malformed. Nothing was spent.
+        BudgetExceededError
+            The budget does not allow it. Nothing was spent.
+        """
+        with exact_arithmetic():
+            batch, other = self._check_question(query, theta, proposal)
+            cost = self._cost(query, batch, other)
+            noise = self._draw(query, len(batch))
+            if self.budget is not None:
+                self.budget.spend(cost.mu, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
+            release = self._answer(query, batch, other, noise, self._host_total)
+            release = jax.tree.map(np.asarray, release)
+        return release if np.ndim(theta) == 2 else jax.tree.map(lambda leaf: leaf[0], release)
+
+    def cost(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> Cost:
+        """Return what ``ask`` with the same arguments would charge. Spends nothing."""
+        with exact_arithmetic():
+            return self._cost(query, *self._check_question(query, theta, proposal))
+
+    def _check_question(
+        self, query: Query, theta: ArrayLike, proposal: ArrayLike | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        if not isinstance(query, Query):
+            raise QueryError(f"query must be one of {[q.__name__ for q in Query.__args__]}, got {type(query).__name__}")
+        wants_proposal = isinstance(query, LogRatio) or getattr(query, "of", "gradient") == "log_ratio"
+        if wants_proposal and proposal is None:
+            raise QueryError(f"a {query.kind} query of log-ratios needs a proposal; give proposal=...")
+        if not wants_proposal and proposal is not None:
+            raise QueryError(f"a {query.kind} query of gradients takes no proposal; leave it out")
+        batch = self._check_parameters("theta", theta)
+        if proposal is None:
+            return batch, None
+        other = self._check_parameters("proposal", proposal)
+        if other.shape != batch.shape or np.ndim(theta) != np.ndim(proposal):
+            raise QueryError(
+                f"proposal has shape {np.shape(proposal)}, theta {np.shape(theta)}; they must have the same shape"
+            )
+        return batch, other
+
+    def _check_parameters(self, name: str, value: ArrayLike) -> NDArray[np.float64]:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise QueryError(f"{name} must be numeric, got dtype {array.dtype}")
+        if array.ndim not in (1, 2) or array.shape[-1] != self.model.dimension or array.shape[0] == 0:
+            raise QueryError(
+                f"{name} has shape {array.shape}; this model has {self.model.dimension} unconstrained parameters, "
+                f"so give ({self.model.dimension},) or (chains, {self.model.dimension})"
+            )
+        if not np.all(np.isfinite(array)):
+            raise QueryError(f"{name} has NaN or infinite entries; give finite parameters")
+        return np.atleast_2d(array.astype(np.float64))
+
+    def _cost(self, query: Query, theta: NDArray[Any], proposal: NDArray[Any] | None) -> Cost:
+        chains = len(theta)
+        lattices = [query.lattice(self.num_records, self.model.dimension)]
+        if isinstance(query, ScoreMoments):
+            lattices.append(query.sum_query.lattice(self.num_records, self.model.dimension))
+        if isinstance(query, LogRatio):
+            geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), lattices[0])
+            if not bool(jnp.all(jnp.isfinite(geometry.spacing) & (geometry.spacing >= 0.0))):
+                raise QueryError("bound(theta, proposal) must be finite and non-negative; check the log-ratio's bound")
+            mu = float(np.sum(np.asarray(geometry.mu)))
+        else:
+            mu = chains * query.mu
+        return Cost(
+            mu,
+            chains * sum(lattice.lattice_epsilon for lattice in lattices),
+            chains * sum(lattice.lattice_delta for lattice in lattices),
+        )
+
+    def _draw(self, query: Query, chains: int) -> list[NDArray[np.int64]]:
+        dimension = self.model.dimension
+        lattice = query.lattice(self.num_records, dimension)
+        noise = [self.noise.draw(lattice.noise_scale, (chains, lattice.numbers))]
+        if isinstance(query, ScoreMoments):
+            first = query.sum_query.lattice(self.num_records, dimension)
+            noise.append(self.noise.draw(first.noise_scale, (chains, first.numbers)))
+        return noise
+
+    def _answer(
+        self, query: Query, theta: Any, proposal: Any, noise: list[Any], total: Callable[..., Any]
+    ) -> AnyRelease:
+        """Add noise to the sums. Serves the host (``total`` runs compiled) and compiled code (it is traced)."""
+        chains = len(theta)
+        lattice = query.lattice(self.num_records, self.model.dimension)
+        mu: Any = np.full(chains, query.mu)
+        sd: Any
+        value: Any
+        match query:
+            case Gradient():
+                spacing = query.spacing(lattice)
+                value = spacing * (total(query, theta, None, spacing, float(lattice.bound)) + noise[0])
+                sd = np.full(chains, spacing * lattice.noise_scale)
+            case LogRatio():
+                geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), lattice)
+                value = geometry.spacing * (
+                    total(query, theta, proposal, geometry.spacing, geometry.bound) + noise[0][:, 0]
+                )
+                sd, mu = geometry.noise_sd, geometry.mu
+            case NormQuantile():
+                edges = np.asarray(query.edges)
+                histogram = (total(query, theta, proposal, edges) * lattice.bound + noise[0]) / lattice.bound
+                estimate = _read_quantile(histogram, edges, query.quantile * self.num_records)
+                value = Quantile(estimate, histogram, np.broadcast_to(edges, (chains, len(edges))))
+                sd = np.full(chains, lattice.noise_scale / lattice.bound)
+            case ScoreMoments():
+                first = self._answer(query.sum_query, theta, None, noise[1:], total)
+                bound = 2.0 ** query.vector_bits(self.num_records)
+                spacing = query.l2_clip_norm / bound
+                matrix = total(query, theta, None, first.value / self.num_records, spacing, bound)
+                value = Moments(first.value, spacing**2 * _add_symmetric(matrix, noise[0]))
+                sd = Moments(first.noise_sd, np.full(chains, spacing**2 * lattice.noise_scale))
+            case ClipCount():
+                counts = total(query, theta, proposal, query.threshold)
+                value = (counts * lattice.bound + noise[0][:, 0]) / lattice.bound
+                sd = np.full(chains, lattice.noise_scale / lattice.bound)
+        release_type = Release if self.private else NotPrivateRelease
+        return release_type(value, jax.tree.map(lambda leaf: leaf * self.noise.multiplier, sd), mu)
+
+    # ------------------------------------------------------------------ secret: exact sums over the records
+
+    def _traced_total(
+        self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any
+    ) -> jax.Array:
+        """Return the un-noised integer sums. Secret: no caller may let them out without noise."""
+        kernel = self._kernel_for(query)
+        width = len(query.edges) + 1 if isinstance(query, NormQuantile) else 1
+        rows = placement.tile_rows(len(theta), max(self.model.dimension, width))
+        arguments = [theta, *([] if proposal is None else [proposal]), *public]
+        tile_sum = _tile_sum(query, kernel, proposal is not None)
+        return placement.sum_over_tiles(
+            self._mesh, self._block_size, rows, tile_sum, records, *map(jnp.asarray, arguments)
+        )
+
+    def _kernel_for(self, query: Query) -> sums.Kernel:
+        """Return the model's kernel, or plain differentiation where a test's lattice is too coarse for it."""
+        coarse = isinstance(query, Gradient) and query.lattice(self.num_records, 1).bound < _CLOSED_FORM_BOUND
+        return sums.AutodiffKernel(self.model) if coarse else self._kernel
+
+    def _host_total(self, query: Query, theta: Any, proposal: Any, *public: Any) -> NDArray[np.int64]:
+        """Return the same, compiled once for each kind of question and number of chains."""
+        key = (
+            query.kind,
+            len(theta),
+            proposal is None,
+            type(self._kernel_for(query)),
+            *map(np.shape, public),
+        )
+        if key not in self._compiled:
+            self._compiled[key] = jax.jit(
+                lambda records, theta, proposal, public: self._traced_total(records, query, theta, proposal, *public),
+                compiler_options=placement.COMPILER_OPTIONS,
+            )
+        return np.asarray(self._compiled[key](self._records, theta, proposal, public))
+
+    # ------------------------------------------------------------------ questions from compiled code
+
+    def oracle(self, gradient: Gradient | None, log_ratio: LogRatio | None) -> Callable[[Any], Oracle]:
+        """Return ``bind(records) -> Oracle``, to be called on traced records inside a compiled block.
+
+        The caller charges the budget for the whole block beforehand and draws the noise that the oracle's
+        functions take (``noise_scale`` of the queries' lattices). See :class:`Oracle`.
+        """
+
+        def bind(records: Any) -> Oracle:
+            total = partial(self._traced_total, records)
+
+            def answer_gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
+                if gradient is None:
+                    raise QueryError("this sampler declared no gradient query, so its oracle answers none")
+                return self._answer(gradient, theta, None, [noise], total)
+
+            def answer_log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:
+                if log_ratio is None:
+                    raise QueryError("this sampler declared no log-ratio query, so its oracle answers none")
+                return self._answer(log_ratio, theta, proposal, [noise[:, None]], total)
+
+            return Oracle(answer_gradient, answer_log_ratio)
+
+        return bind
+
+
+def _tile_sum(query: Query, kernel: sums.Kernel, with_proposal: bool) -> Callable[..., jax.Array]:
+    """Return the function that sums one tile for this kind of query; its arguments after the tile are public."""
+    match query:
+        case Gradient():
+            return kernel.gradient_sum
+        case LogRatio():
+
+            def log_ratio(
+                tile: sums.Tile, theta: jax.Array, proposal: jax.Array, spacing: jax.Array, bound: jax.Array
+            ) -> jax.Array:
+                ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
+                return jnp.sum(sums.ratio_to_lattice(ratio, spacing, bound, tile["real"]), axis=-1)
+
+            return log_ratio
+        case ScoreMoments():
+
+            def second_moment(
+                tile: sums.Tile, theta: jax.Array, center: jax.Array, spacing: jax.Array, bound: jax.Array
+            ) -> jax.Array:
+                centred = kernel.scores(tile, theta) - center[:, None, :]
+                integers, _ = sums.clip_to_lattice(centred, spacing, bound, tile["real"])
+                return jnp.einsum("cbi,cbj->cij", integers, integers)
+
+            return second_moment
+        case NormQuantile():
+
+            def histogram(tile: sums.Tile, theta: jax.Array, *rest: jax.Array) -> jax.Array:
+                size, counts = sums.magnitudes(kernel, tile, theta, rest[0] if with_proposal else None)
+                position = jnp.sum(size[..., None] >= rest[-1], axis=-1)
+                bins = position[..., None] == jnp.arange(rest[-1].size + 1)
+                return jnp.sum(jnp.where(counts[..., None], bins, False), axis=-2)
+
+            return histogram
+        case ClipCount():
+
+            def count(tile: sums.Tile, theta: jax.Array, *rest: jax.Array) -> jax.Array:
+                size, counts = sums.magnitudes(kernel, tile, theta, rest[0] if with_proposal else None)
+                return jnp.sum(counts & (size > rest[-1]), axis=-1)
+
+            return count
+
+
+def _read_quantile(histogram: NDArray[Any], edges: NDArray[Any], target: float) -> NDArray[Any]:
+    """Return the upper edge of the bin where the noisy cumulated count first reaches ``target``; the last if none."""
+    cumulated = np.cumsum(histogram, axis=-1)[:, : len(edges)]
+    reached = cumulated >= target
+    first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(edges) - 1)
+    return np.asarray(edges[first])
+
+
+def _add_symmetric(matrix: Any, noise: Any) -> NDArray[np.int64]:
+    """Add one draw of noise to each entry of the upper triangle, and mirror it."""
+    row, column = np.triu_indices(matrix.shape[-1])
+    noisy = np.zeros(matrix.shape, np.int64)
+    noisy[:, row, column] = matrix[:, row, column] + noise
+    noisy[:, column, row] = noisy[:, row, column]
+    return noisy

@@ -1,0 +1,29 @@
+"""The errors that dpmcmc raises. None of them ever carries a value taken from a record.
+
+Every message names the argument, what was wrong with it and the remedy. All are raised before any
+privacy budget is spent.
+"""
+
+
+class DPMCMCError(Exception):
+    """Base class of all errors of this package."""
+
+
+class ModelError(DPMCMCError, ValueError):
+    """The model cannot be used: it is not a product over records, or its functions have the wrong shape."""
+
+
+class DataError(DPMCMCError, ValueError):
+    """The records do not have the public shape, columns or types that the model asks for."""
+
+
+class QueryError(DPMCMCError, ValueError):
+    """A query, a parameter vector or a privacy argument is out of its range."""
+
+
+class BudgetExceededError(DPMCMCError):
+    """The privacy budget does not allow this query. Nothing was spent and nothing was computed."""
+
+
+class NotPrivateError(DPMCMCError):
+    """A result that is not private was about to be treated as if it were."""

@@ -1,0 +1,428 @@
+"""Regression families with closed-form scores: linear, logistic, Poisson and negative binomial.
+
+The score of a record is a residual times its design row (1, x, one-hot(group)), so that the curator can
+clip and sum it without ever forming per-record gradients. A record that cannot have been produced by the
+family has a NaN likelihood and score (the curator counts it as zero); it never raises an error.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import digamma, gammaln
+from numpy.typing import NDArray
+from numpyro import distributions as dist
+
+from dpmcmc.errors import DataError, ModelError
+from dpmcmc.models.model import Model
+from dpmcmc.models.parameters import Parameter
+from dpmcmc.models.records import Records
+
+__all__ = [
+    "LinearRegression",
+    "LogisticRegression",
+    "NegativeBinomialRegression",
+    "PoissonRegression",
+    "RegressionModel",
+]
+
+# Coefficients B_2k / (2k (2k - 1)) of the Stirling series of log Γ, k = 1, …, 6 (DLMF 5.11.1).
+_STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360)
+# From here on the series is exact to double precision, and the direct difference of log Γ loses digits.
+_STIRLING_START = 12.0
+
+
+class RegressionModel(Model):
+    """A generalised linear model with independent records; base of the families.
+
+    With η = α + xᵀβ + u_group the linear predictor and s the unconstrained extra parameter (if any), a family
+    gives log p(y | η, s) and its two derivatives. The unconstrained vector is, in this order, `intercept` (),
+    `coefficients` (p,), `group_effects` (G,), then `noise_scale` or `dispersion`, then `group_scale`.
+
+    Priors: α, β ~ N(0, prior_scale²); u ~ N(0, group_scale²); the positive ones ~ HalfNormal(prior_scale).
+
+    Parameters
+    ----------
+    num_features_or_names
+        Number p of columns of X, or their names.
+    intercept
+        Whether the predictor has a constant term α.
+    prior_scale
+        Scale of the priors; 2.5 suits features of unit scale.
+    groups
+        Number of groups, or their names; the records then have a column `group` of codes 0, …, G - 1.
+
+    Attributes
+    ----------
+    linear_size
+        Number q of leading unconstrained coordinates that multiply the design row (1, x, one-hot(group)).
+    extra_size
+        1 if a coordinate for `noise_scale` or `dispersion` follows them, else 0. The score of the remaining
+        coordinate (`group_scale`) is zero.
+    """
+
+    extra_name: ClassVar[str | None] = None
+    """Name of the family's positive parameter, which is exp of its unconstrained coordinate."""
+
+    def __init__(
+        self,
+        num_features_or_names: int | Sequence[str],
+        *,
+        intercept: bool = True,
+        prior_scale: float = 2.5,
+        groups: int | Sequence[str] | None = None,
+    ) -> None:
+        if type(self) is RegressionModel:
+            raise ModelError("RegressionModel is the base of the families; use LogisticRegression or another one.")
+        self.feature_names = _names("num_features_or_names", num_features_or_names, "x")
+        self.group_names = () if groups is None else _names("groups", groups, "group")
+        if not isinstance(intercept, bool):
+            raise ModelError(f"intercept is {intercept!r}; give True or False.")
+        if not isinstance(prior_scale, int | float) or not 0 < prior_scale < math.inf:
+            raise ModelError(f"prior_scale is {prior_scale!r}; give a positive finite number.")
+        if groups is not None and not self.group_names:
+            raise ModelError("groups is empty; give at least one group, or None for a model without groups.")
+        if not (self.feature_names or intercept or self.group_names):
+            raise ModelError("num_features_or_names is 0 and there is no intercept; give at least one feature.")
+        self.intercept = intercept
+        self.prior_scale = float(prior_scale)
+        self.num_features = len(self.feature_names)
+        self.num_groups = len(self.group_names)
+        self.linear_size = int(intercept) + self.num_features + self.num_groups
+        self.extra_size = 0 if self.extra_name is None else 1
+        declared: dict[str, Parameter] = {}
+        if intercept:
+            declared["intercept"] = Parameter()
+        declared["coefficients"] = Parameter((self.num_features,))
+        if self.num_groups:
+            declared["group_effects"] = Parameter((self.num_groups,))
+        if self.extra_name is not None:
+            declared[self.extra_name] = Parameter((), "positive")
+        if self.num_groups:
+            declared["group_scale"] = Parameter((), "positive")
+        super().__init__(self._log_likelihood, self._log_prior, declared, sample_prior=self._sample_prior)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns that the records must have."""
+        return ("X", "y", "group") if self.num_groups else ("X", "y")
+
+    def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
+        """Elementwise log p(y | η, s); NaN for an invalid outcome or a non-finite argument.
+
+        Parameters
+        ----------
+        eta, y, extra
+            Linear predictor, outcome and unconstrained extra parameter; arrays that broadcast. `extra` is
+            None where `extra_size` is 0.
+        """
+        raise NotImplementedError
+
+    def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """Elementwise derivatives of `log_likelihood_at`, in closed form.
+
+        Returns
+        -------
+        residual, extra_score
+            ∂/∂η and ∂/∂s. The score of a record is residual × (1, x, one-hot(group)) on the linear
+            coordinates and `extra_score` (None where `extra_size` is 0) on the next one; NaN where the
+            likelihood is.
+        """
+        raise NotImplementedError
+
+    def linear_predictor(self, theta: Any, X: Any, group: Any = None) -> jax.Array:
+        """Linear predictors η of a batch of rows at one unconstrained vector; NaN for a group out of range.
+
+        Parameters
+        ----------
+        theta
+            Unconstrained vector of shape (d,).
+        X
+            Feature rows of shape (B, p).
+        group
+            Integer codes of shape (B,), for a model with groups.
+
+        Returns
+        -------
+        jax.Array
+            Shape (B,).
+        """
+        theta = jnp.asarray(theta)
+        slices = self.parameter_slices
+        intercept = theta[slices["intercept"]][0] if self.intercept else None
+        effects = theta[slices["group_effects"]] if self.num_groups else None
+        return self._predict(intercept, theta[slices["coefficients"]], effects, X, group)
+
+    def prepare_records(self, data: Any) -> tuple[Records, int]:
+        """Copy data into records `{"X": n × p, "y": n}`, plus `"group": n` in a model with groups.
+
+        Raises
+        ------
+        DataError
+            If a column is missing, superfluous or of the wrong shape or dtype; never because of a value.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> model = LogisticRegression(["age", "hours"])
+        >>> model.prepare_records({"X": np.zeros((4, 2)), "y": np.array([0, 1, 1, 0])})[1]
+        4
+        """
+        records, num_records = super().prepare_records(data)
+        expected = list(self.column_names)
+        if not isinstance(records, dict):
+            raise DataError(f"data is one array; give a mapping with the columns {expected}.")
+        if set(records) != set(expected):
+            raise DataError(
+                f"data has the columns {list(records)}, but the model needs exactly {expected}; add the "
+                "missing and drop the other columns."
+            )
+        if records["X"].shape != (num_records, self.num_features):
+            raise DataError(
+                f"column 'X' has shape {records['X'].shape}, but the model has {self.num_features} features; "
+                f"give an array of shape ({num_records}, {self.num_features})."
+            )
+        for name in expected[1:]:
+            if records[name].ndim != 1:
+                raise DataError(
+                    f"column {name!r} has shape {records[name].shape}; give one number per record, "
+                    f"shape ({num_records},)."
+                )
+        if self.num_groups and records["group"].dtype.kind not in "iu":
+            raise DataError(
+                f"column 'group' has dtype {records['group'].dtype}; give integer codes 0, …, "
+                f"{self.num_groups - 1} (a NumPy integer dtype)."
+            )
+        # Without double precision JAX would wrap 64-bit integers around: a code 2³² would become 0.
+        prepared = {name: _without_wide_integers(records[name]) for name in ("X", "y")}
+        if self.num_groups:
+            codes = records["group"]
+            prepared["group"] = np.where((codes >= 0) & (codes < self.num_groups), codes, -1).astype(np.int32)
+        return prepared, num_records
+
+    def _predict(self, intercept: Any, coefficients: Any, effects: Any, X: Any, group: Any) -> jax.Array:
+        X = jnp.asarray(X, coefficients.dtype)
+        eta = jnp.matmul(X, coefficients, precision=jax.lax.Precision.HIGHEST)
+        if intercept is not None:
+            eta = eta + intercept
+        if effects is not None:
+            if group is None:
+                raise ModelError(f"group is missing; the model has {self.num_groups} groups: pass their codes.")
+            group = jnp.asarray(group)
+            in_range = (group >= 0) & (group < self.num_groups)
+            effect = effects[jnp.clip(group, 0, self.num_groups - 1).astype(jnp.int32)]
+            # Multiplied, not selected: a selection would give the derivative zero instead of NaN.
+            eta = eta + effect * jnp.where(in_range, 1.0, jnp.nan).astype(eta.dtype)
+        return eta
+
+    def _log_likelihood(self, parameters: dict[str, jax.Array], record: Any) -> jax.Array:
+        eta = self._predict(
+            parameters.get("intercept"),
+            parameters["coefficients"],
+            parameters.get("group_effects"),
+            record["X"],
+            record.get("group"),
+        )
+        extra = None if self.extra_name is None else jnp.log(parameters[self.extra_name])
+        return self.log_likelihood_at(eta, record["y"], extra)
+
+    def _log_prior(self, parameters: dict[str, jax.Array]) -> jax.Array:
+        total = dist.Normal(0.0, self.prior_scale).log_prob(parameters["coefficients"]).sum()
+        if self.intercept:
+            total = total + dist.Normal(0.0, self.prior_scale).log_prob(parameters["intercept"])
+        if self.extra_name is not None:
+            total = total + dist.HalfNormal(self.prior_scale).log_prob(parameters[self.extra_name])
+        if self.num_groups:
+            scale = parameters["group_scale"]
+            total = total + dist.Normal(0.0, scale).log_prob(parameters["group_effects"]).sum()
+            total = total + dist.HalfNormal(self.prior_scale).log_prob(scale)
+        return jnp.asarray(total)
+
+    def _sample_prior(self, key: jax.Array) -> dict[str, jax.Array]:
+        keys = dict(zip(self.parameters, jax.random.split(key, len(self.parameters)), strict=True))
+        normal, half_normal = dist.Normal(0.0, self.prior_scale), dist.HalfNormal(self.prior_scale)
+        values = {}
+        for name, parameter in self.parameters.items():
+            if name != "group_effects":
+                prior = half_normal if parameter.support == "positive" else normal
+                values[name] = prior.sample(keys[name], parameter.shape)
+        if self.num_groups:
+            standard = jax.random.normal(keys["group_effects"], (self.num_groups,))
+            values["group_effects"] = values["group_scale"] * standard
+        return values
+
+
+class LinearRegression(RegressionModel):
+    """Linear regression: y ~ N(η, σ²), with σ = `noise_scale` = exp(s).
+
+    log p = -z²/2 - s - log(2π)/2 with z = (y - η)/σ; ∂/∂η = z/σ and ∂/∂s = z² - 1.
+
+    Examples
+    --------
+    >>> model = LinearRegression(2, groups=["north", "south"])
+    >>> list(model.parameters)
+    ['intercept', 'coefficients', 'group_effects', 'noise_scale', 'group_scale']
+    >>> model.linear_size, model.extra_size, model.dimension
+    (5, 1, 7)
+    """
+
+    extra_name = "noise_scale"
+
+    def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
+        """Elementwise log N(y; η, σ²); see the class for the formula and the base class for arguments."""
+        eta, y, extra = _as_floats(eta, y, extra)
+        z = (y - eta) * jnp.exp(-extra)
+        log_p: jax.Array = -0.5 * z**2 - extra - 0.5 * math.log(2 * math.pi)
+        return log_p * _one_or_nan(eta, y)
+
+    def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """∂/∂η = z/σ and ∂/∂s = z² - 1."""
+        eta, y, extra = _as_floats(eta, y, extra)
+        z = (y - eta) * jnp.exp(-extra)
+        validity = _one_or_nan(eta, y)
+        return z * jnp.exp(-extra) * validity, (z**2 - 1) * validity
+
+
+class LogisticRegression(RegressionModel):
+    """Logistic regression: y ∈ {0, 1}, P(y = 1) = 1 / (1 + exp(-η)).
+
+    With the sign t = 2y - 1: log p = -softplus(-tη), and ∂/∂η = t · sigmoid(-tη), both without overflow.
+
+    Examples
+    --------
+    >>> LogisticRegression(["age", "hours"]).feature_names
+    ('age', 'hours')
+    """
+
+    def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
+        """Elementwise -softplus(-tη); see the base class for the arguments."""
+        eta, y, _ = _as_floats(eta, y, None)
+        return -jax.nn.softplus(-(2 * y - 1) * eta) * self._validity(eta, y)
+
+    def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """∂/∂η = t · sigmoid(-tη), which keeps its relative accuracy in the tails, unlike y - sigmoid(η)."""
+        eta, y, _ = _as_floats(eta, y, None)
+        sign = 2 * y - 1
+        return sign * jax.nn.sigmoid(-sign * eta) * self._validity(eta, y), None
+
+    @staticmethod
+    def _validity(eta: jax.Array, y: jax.Array) -> jax.Array:
+        return _one_or_nan(eta, y, (y == 0) | (y == 1))
+
+
+class PoissonRegression(RegressionModel):
+    """Poisson regression with log link: y ~ Poisson(exp η).
+
+    log p = yη - exp η - log y!, and ∂/∂η = y - exp η. Where exp η overflows, both are infinite.
+
+    Examples
+    --------
+    >>> PoissonRegression(3, intercept=False).dimension
+    3
+    """
+
+    def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
+        """Elementwise yη - exp η - log y!; see the base class for the arguments."""
+        eta, y, _ = _as_floats(eta, y, None)
+        log_p: jax.Array = y * eta - jnp.exp(eta) - gammaln(y + 1)
+        return log_p * _one_or_nan(eta, y, _is_count(y))
+
+    def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """∂/∂η = y - exp η."""
+        eta, y, _ = _as_floats(eta, y, None)
+        return (y - jnp.exp(eta)) * _one_or_nan(eta, y, _is_count(y)), None
+
+
+class NegativeBinomialRegression(RegressionModel):
+    """Negative binomial regression with log link: mean m = exp η, variance m + a m².
+
+    The dispersion is a = exp(s). With r = 1/a and t = η + s, so that a m = exp t,
+
+        log p    = log Γ(y + r) - log Γ(r) - log y! - r softplus(t) - y softplus(-t),
+        ∂/∂η     = y sigmoid(-t) - r sigmoid(t)  ( = (y - m) / (1 + a m) ),
+        ∂/∂s     = -r (ψ(y + r) - ψ(r)) + r softplus(t) + ∂/∂η.
+
+    The differences of log Γ and of ψ use Stirling's series for large r, where they would lose all digits.
+    A dispersion towards zero is the Poisson family.
+
+    Examples
+    --------
+    >>> NegativeBinomialRegression(1).parameters["dispersion"].support
+    'positive'
+    """
+
+    extra_name = "dispersion"
+
+    def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
+        """Elementwise log-probability; see the class for the formula and the base class for arguments."""
+        eta, y, extra = _as_floats(eta, y, extra)
+        r, t = jnp.exp(-extra), eta + extra
+        log_p: jax.Array = (
+            _log_gamma_difference(r, y) - gammaln(y + 1) - r * jax.nn.softplus(t) - y * jax.nn.softplus(-t)
+        )
+        return log_p * _one_or_nan(eta, y, _is_count(y))
+
+    def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """∂/∂η and ∂/∂s; see the class for the formulas."""
+        eta, y, extra = _as_floats(eta, y, extra)
+        r, t = jnp.exp(-extra), eta + extra
+        validity = _one_or_nan(eta, y, _is_count(y))
+        residual = y * jax.nn.sigmoid(-t) - r * jax.nn.sigmoid(t)
+        extra_score = -r * _digamma_difference(r, y) + r * jax.nn.softplus(t) + residual
+        return residual * validity, extra_score * validity
+
+
+def _names(argument: str, given: int | Sequence[str], prefix: str) -> tuple[str, ...]:
+    if isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= 0:
+        return tuple(f"{prefix}{index}" for index in range(int(given)))
+    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(n, str) for n in given):
+        if len(set(given)) != len(given):
+            raise ModelError(f"{argument} is {list(given)!r}, with a name twice; make the names distinct.")
+        return tuple(given)
+    raise ModelError(f"{argument} is {given!r}; give a non-negative integer or a list of names.")
+
+
+def _without_wide_integers(column: NDArray[Any]) -> NDArray[Any]:
+    return column.astype(np.float64) if column.dtype.kind in "iu" and column.dtype.itemsize == 8 else column
+
+
+def _as_floats(eta: Any, y: Any, extra: Any) -> tuple[jax.Array, jax.Array, Any]:
+    """Bring the outcome and the extra parameter to the predictor's floating dtype."""
+    eta = jnp.asarray(eta)
+    if not jnp.issubdtype(eta.dtype, jnp.floating):
+        eta = eta.astype(jnp.result_type(float))
+    return eta, jnp.asarray(y).astype(eta.dtype), None if extra is None else jnp.asarray(extra, eta.dtype)
+
+
+def _one_or_nan(eta: jax.Array, y: jax.Array, possible: Any = True) -> jax.Array:
+    """1 for a possible record and NaN for any other, to multiply with: its derivative is then NaN as well."""
+    return jnp.where(possible & jnp.isfinite(eta) & jnp.isfinite(y), 1.0, jnp.nan).astype(eta.dtype)
+
+
+def _is_count(y: jax.Array) -> jax.Array:
+    return (y >= 0) & (y == jnp.floor(y))
+
+
+def _log_gamma_difference(r: jax.Array, y: jax.Array) -> jax.Array:
+    """log Γ(r + y) - log Γ(r) for r > 0, y ≥ 0, accurate also for large r."""
+    large = jnp.maximum(r, _STIRLING_START)  # keeps the unselected branch and its derivative finite
+    small = jnp.minimum(r, _STIRLING_START)
+    series = (large + y - 0.5) * jnp.log1p(y / large) + y * jnp.log(large) - y
+    for k, coefficient in enumerate(_STIRLING):
+        power = 2 * k + 1
+        series = series + coefficient * ((large + y) ** -power - large**-power)
+    return jnp.where(r < _STIRLING_START, gammaln(small + y) - gammaln(small), series)
+
+
+def _digamma_difference(r: jax.Array, y: jax.Array) -> jax.Array:
+    """ψ(r + y) - ψ(r), the derivative of the above in r."""
+    large = jnp.maximum(r, _STIRLING_START)
+    small = jnp.minimum(r, _STIRLING_START)
+    series = jnp.log1p(y / large) - 0.5 * (1 / (large + y) - 1 / large)
+    for k, coefficient in enumerate(_STIRLING):
+        power = 2 * k + 1
+        series = series - coefficient * power * ((large + y) ** -(power + 1) - large ** -(power + 1))
+    return jnp.where(r < _STIRLING_START, digamma(small + y) - digamma(small), series)

@@ -1,0 +1,18 @@
+"""The mathematics of the privacy budget: Gaussian and subsampled-Gaussian curves, and the filter.
+
+Imports nothing of this package but its errors, and sees neither data nor noise.
+"""
+
+from dpmcmc.privacy.budget import Budget
+from dpmcmc.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
+from dpmcmc.privacy.subsampled import subsampled_delta, subsampled_steps
+
+__all__ = [
+    "Budget",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_log_delta",
+    "gaussian_mu",
+    "subsampled_delta",
+    "subsampled_steps",
+]

@@ -1,0 +1,237 @@
+"""The privacy filter: an (ε, δ) budget that is fixed first and that every Gaussian query must fit into.
+
+It counts public costs only, exactly, and under a lock. It does not know what a query computes: whoever
+answers a query spends here *before* touching a record.
+"""
+
+import math
+import threading
+from fractions import Fraction
+
+from dpmcmc.errors import BudgetExceededError, QueryError
+from dpmcmc.privacy.gaussian import check_delta, check_number, gaussian_mu
+
+_LATTICE_EPSILON_SHARE = 1e-5
+_LATTICE_DELTA_SHARE = 1e-6
+
+
+def _rounded_down(value: Fraction) -> float:
+    """Return the largest float that is at most ``value`` ≥ 0."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
+
+
+def _rounded_up(value: Fraction) -> float:
+    """Return the smallest float that is at least ``value`` ≥ 0."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+class Budget:
+    r"""A budget (ε, δ) for adaptively chosen Gaussian queries.
+
+    A query with noise multiplier τ (noise sd / sensitivity) costs μ = 1/(2τ²). The total B = μ(ε, δ) is fixed
+    when the budget is made, and each query's cost, which may depend on everything released before, is spent
+    before the query is answered: it fits into what is left, or it is refused and nothing changes. The whole
+    interaction then is (ε, δ)-differentially private, whenever and for whatever reason it stops. Chains that
+    share the data share the budget.
+
+    Costs are added as exact fractions (floats are dyadic, so these stay short), so that no number of
+    roundings can let the sum past the total; `left` is rounded down. To use the budget up, spend `left` last:
+    ten rounded tenths of the total may exceed it, in which case the tenth is refused.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy parameter ε > 0.
+    delta
+        Privacy parameter δ in (0, 1).
+
+    Notes
+    -----
+    **The lattice reserve.** Discrete Gaussian noise of integer parameter S has, once dithered (rounding the
+    dither off again is post-processing), a density within e^{±c} of the Gaussian's, c = 6/S per released
+    number, off an event of tiny probability. Such slack is no Gaussian cost, and spending two kinds of
+    currency adaptively along a curve is not covered by the filter theorem. So the slack is set aside first,
+    by `reserve_lattice`: let r = Σ 2c and d be the reserved totals, which no path of the interaction can
+    exceed, P and Q the laws of the transcript under Gaussian noise on two neighbouring data sets, P' and Q'
+    those under discrete noise. For any event, by the bound on the densities along each path,
+
+    .. math::
+
+        P' \le e^{r/2} P + d \le e^{r/2}(e^{ε_0} Q + δ_0) + d \le e^{ε_0 + r} Q' + e^{r/2} δ_0 + d,
+
+    where (ε₀, δ₀) is what the filter over Gaussian costs guarantees. The total is therefore taken as
+    μ(ε − r, (δ − d)·e^{−r/2}): the factor on δ₀ is easily overlooked and costs next to nothing.
+
+    References
+    ----------
+    Smith & Thakurta (2022), "Fully adaptive composition for Gaussian differential privacy"; Koskela, Tobaben
+    & Honkela (2023), "Individual privacy accounting with Gaussian differential privacy" (the filter).
+    Canonne, Kamath & Steinke (2020), "The discrete Gaussian for differential privacy".
+
+    Examples
+    --------
+    >>> budget = Budget(epsilon=4.0, delta=1e-6)
+    >>> budget.spend(0.3)
+    >>> budget.can_spend(0.1)
+    False
+    """
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self._epsilon = check_number("epsilon", epsilon, above=0.0)
+        self._delta = check_delta(delta)
+        self._lock = threading.Lock()
+        self._total = Fraction(gaussian_mu(self._epsilon, self._delta))
+        self._spent = Fraction(0)
+        self._lattice_epsilon_reserved = Fraction(0)
+        self._lattice_delta_reserved = Fraction(0)
+        self._lattice_epsilon_spent = Fraction(0)
+        self._lattice_delta_spent = Fraction(0)
+
+    @property
+    def epsilon(self) -> float:
+        """The privacy parameter ε of the whole interaction."""
+        return self._epsilon
+
+    @property
+    def delta(self) -> float:
+        """The privacy parameter δ of the whole interaction."""
+        return self._delta
+
+    @property
+    def total(self) -> float:
+        """The total Gaussian cost μ that may be spent."""
+        return float(self._total)
+
+    @property
+    def spent(self) -> float:
+        """The Gaussian cost spent so far, rounded up."""
+        return _rounded_up(self._spent)
+
+    @property
+    def left(self) -> float:
+        """What can still be spent, rounded down: ``spend(budget.left)`` fits."""
+        with self._lock:
+            return _rounded_down(self._total - self._spent)
+
+    @property
+    def lattice_epsilon_reserved(self) -> float:
+        """The part of ε set aside for discrete noise, rounded down."""
+        return _rounded_down(self._lattice_epsilon_reserved)
+
+    @property
+    def lattice_delta_reserved(self) -> float:
+        """The part of δ set aside for discrete noise, rounded down."""
+        return _rounded_down(self._lattice_delta_reserved)
+
+    @property
+    def lattice_epsilon_spent(self) -> float:
+        """The part of the reserve on ε that is used, rounded up."""
+        return _rounded_up(self._lattice_epsilon_spent)
+
+    @property
+    def lattice_delta_spent(self) -> float:
+        """The part of the reserve on δ that is used, rounded up."""
+        return _rounded_up(self._lattice_delta_spent)
+
+    def reserve_lattice(self) -> None:
+        """Set 1e-5 of ε and 1e-6 of δ aside for discrete noise and lower the total accordingly.
+
+        Has no effect when the reserve exists already.
+
+        Raises
+        ------
+        QueryError
+            If something was spent: the filter's total must be fixed before the first query.
+        """
+        with self._lock:
+            if self._lattice_epsilon_reserved > 0:
+                return
+            if self._spent > 0:
+                raise QueryError(
+                    f"reserve_lattice() came after mu = {_rounded_up(self._spent):g} was spent; "
+                    "call it before the first query, the total cannot change afterwards"
+                )
+            # The remainders are floats, and the reserves are exactly what is left of epsilon and delta.
+            epsilon = self._epsilon * (1.0 - _LATTICE_EPSILON_SHARE)
+            delta = self._delta * (1.0 - _LATTICE_DELTA_SHARE)
+            lattice_epsilon = Fraction(self._epsilon) - Fraction(epsilon)
+            # 1e-15 relative covers the rounding of exp and of the product.
+            shrunk = delta * math.exp(-0.5 * _rounded_up(lattice_epsilon)) * (1.0 - 1e-15)
+            self._total = Fraction(gaussian_mu(epsilon, shrunk))
+            self._lattice_epsilon_reserved = lattice_epsilon
+            self._lattice_delta_reserved = Fraction(self._delta) - Fraction(delta)
+
+    def can_spend(self, mu: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> bool:
+        """Whether `spend` with the same arguments would fit now (another thread may be faster)."""
+        costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
+        with self._lock:
+            return self._refusal(*costs) is None
+
+    def spend(self, mu: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> None:
+        """Charge one query, or refuse it and change nothing. To be called before the query is answered.
+
+        Parameters
+        ----------
+        mu
+            Gaussian cost 1/(2τ²) of the query.
+        lattice_epsilon, lattice_delta
+            Slack of discrete noise against Gaussian noise: 12 N/S and N·1e-31 for N released numbers with
+            integer noise parameter S. Taken from the reserve of `reserve_lattice`.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the query does not fit.
+        QueryError
+            If a cost is not a finite number ≥ 0.
+        """
+        costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
+        with self._lock:
+            refusal = self._refusal(*costs)
+            if refusal is not None:
+                raise BudgetExceededError(refusal)
+            self._spent += costs[0]
+            self._lattice_epsilon_spent += costs[1]
+            self._lattice_delta_spent += costs[2]
+
+    @staticmethod
+    def _checked_costs(mu: float, lattice_epsilon: float, lattice_delta: float) -> tuple[Fraction, ...]:
+        return (
+            Fraction(check_number("mu", mu, at_least=0.0)),
+            Fraction(check_number("lattice_epsilon", lattice_epsilon, at_least=0.0)),
+            Fraction(check_number("lattice_delta", lattice_delta, at_least=0.0)),
+        )
+
+    def _refusal(self, mu: Fraction, lattice_epsilon: Fraction, lattice_delta: Fraction) -> str | None:
+        """Return why these costs do not fit, or None. The lock is held."""
+        left = self._total - self._spent
+        if mu > left:
+            return (
+                f"mu = {float(mu)!r} was asked, {_rounded_down(left)!r} is left of {float(self._total)!r}; "
+                "ask with more noise, stop here, or start with a larger epsilon or delta"
+            )
+        meters = (
+            ("lattice_epsilon", lattice_epsilon, self._lattice_epsilon_reserved, self._lattice_epsilon_spent),
+            ("lattice_delta", lattice_delta, self._lattice_delta_reserved, self._lattice_delta_spent),
+        )
+        for name, asked, reserved, spent in meters:
+            if asked > 0 and reserved == 0:
+                return (
+                    f"{name} = {float(asked)!r} was asked, but nothing is reserved for discrete noise; "
+                    "call reserve_lattice() before the first query (the curator does)"
+                )
+            if asked > reserved - spent:
+                return (
+                    f"{name} = {float(asked)!r} was asked, {_rounded_down(reserved - spent)!r} is left "
+                    f"of the reserve of {_rounded_down(reserved)!r}; "
+                    "use a larger integer noise parameter or stop here"
+                )
+        return None
+
+    def __repr__(self) -> str:
+        return (
+            f"Budget(epsilon={self._epsilon!r}, delta={self._delta!r}, total={self.total!r}, "
+            f"spent={self.spent!r}, left={self.left!r})"
+        )

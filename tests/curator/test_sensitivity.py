@@ -1,0 +1,166 @@
+"""Sensitivity measured on neighbouring data sets: never above the stated one, in integers, exactly."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpmcmc.curator import ClipCount, Gradient, LogRatio, NormQuantile, ScoreMoments, sums
+from tests.curator.cases import CASES, by_name, exact_total, nasty, noise_free, replace_records
+
+NUM_RECORDS = 3
+QUERIES = {
+    "gradient": Gradient(0.7, 2.0),
+    "gradient-tiny-clip": Gradient(1e-200, 2.0),
+    "gradient-huge-clip": Gradient(1e200, 2.0),
+    "log_ratio": LogRatio(0.3, noise_multiplier=1.5),
+    "log_ratio-constant-sd": LogRatio(0.3, noise_sd=2.0),
+    "quantile": NormQuantile(0.9, 3.0),
+    "quantile-of-ratio": NormQuantile(0.9, 3.0, of="log_ratio"),
+    "score_moments": ScoreMoments(0.7, 2.0, 2.0),
+    "clip_count": ClipCount(0.5, 2.0),
+    "clip_count-of-ratio": ClipCount(0.5, 2.0, of="log_ratio"),
+}
+
+
+def squared_distance(first, second):
+    """Exact: Python integers."""
+    return sum((int(a) - int(b)) ** 2 for a, b in zip(np.ravel(first), np.ravel(second), strict=True))
+
+
+def allowed(query, curator, theta, proposal):
+    """The stated sensitivity squared, in lattice units, as an exact integer. Counts are in units of one record."""
+    lattice = query.lattice(curator.num_records, curator.model.dimension)
+    match query:
+        case Gradient():
+            return (2 * lattice.bound) ** 2
+        case LogRatio():
+            with jax.enable_x64(True):
+                geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), lattice)
+                return (2 * int(geometry.bound)) ** 2
+        case ScoreMoments():
+            return 2 * lattice.bound**2
+        case NormQuantile():
+            return 2
+        case ClipCount():
+            return 1
+
+
+def lattice_agrees_with_stated_cost(query, lattice, bound):
+    """Return S² · 2μ ≥ sensitivity², that is, the noise is no smaller than the cost says (exact up to 1e-14)."""
+    mu = query.mu if query.mu is not None else 2.0 * (bound / lattice.noise_scale) ** 2
+    return lattice.noise_scale**2 * 2.0 * mu >= lattice.sensitivity**2 * (1 - 1e-14)
+
+
+rows = st.lists(nasty, min_size=4, max_size=4)
+thetas = st.lists(st.sampled_from([0.0, 1.0, -2.0, 30.0, -700.0, 1e5, 1e-9]), min_size=8, max_size=8)
+
+
+@pytest.fixture(scope="module")
+def curators():
+    """One curator a model: what is compiled serves all examples."""
+    return {case.name: noise_free(case, case.good_records(NUM_RECORDS)) for case in CASES}
+
+
+@pytest.mark.parametrize("case", **by_name)
+def test_measured_sensitivity_never_exceeds_the_stated_one(case, curators):
+    curator = curators[case.name]
+    dimension = case.model.dimension
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        base=st.lists(rows, min_size=NUM_RECORDS, max_size=NUM_RECORDS),
+        new=rows,
+        relation=st.sampled_from(["other", "antiparallel", "duplicate", "scaled"]),
+        theta=thetas,
+        proposal=thetas,
+    )
+    def check(base, new, relation, theta, proposal):
+        old = base[0]
+        if relation == "antiparallel":
+            new = [-value for value in old]
+        elif relation == "duplicate":
+            base = [old] * NUM_RECORDS
+        elif relation == "scaled":
+            new = [value * 1e8 for value in old]
+        first = np.array(base)[:, : case.width]
+        second = first.copy()
+        second[0] = new[: case.width]
+        theta, proposal = np.array(theta[:dimension]), np.array(proposal[:dimension])
+        totals = []
+        for matrix in (first, second):
+            replace_records(curator, case.records(matrix))
+            totals.append(
+                {
+                    name: exact_total(curator, query, theta, proposal if _wants_proposal(query) else None)
+                    for name, query in QUERIES.items()
+                    # The moments' centre is itself a release; it must be the same for both data sets.
+                    if name != "score_moments"
+                }
+            )
+            totals[-1]["score_moments"] = _moments_around(curator, QUERIES["score_moments"], theta)
+        for name, query in QUERIES.items():
+            limit = allowed(query, curator, theta, proposal)
+            assert squared_distance(totals[0][name], totals[1][name]) <= limit, name
+
+    check()
+
+
+def _wants_proposal(query):
+    return isinstance(query, LogRatio) or getattr(query, "of", "") == "log_ratio"
+
+
+def _moments_around(curator, query, theta, center=0.1):
+    from dpmcmc.curator import curator as curator_module
+
+    with curator_module.exact_arithmetic():
+        bound = 2.0 ** query.vector_bits(curator.num_records)
+        centers = np.full((1, curator.model.dimension), center)
+        return curator._host_total(query, theta[None], None, centers, query.l2_clip_norm / bound, bound)
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
+@pytest.mark.parametrize("num_records", [2, 1000, 100_000, 1_000_000_000])
+def test_noise_is_no_smaller_than_the_cost_says(query, num_records):
+    lattice = query.lattice(num_records, 5)
+    assert lattice_agrees_with_stated_cost(query, lattice, lattice.bound) or isinstance(query, ScoreMoments)
+    if isinstance(query, ScoreMoments):
+        assert lattice.noise_scale >= lattice.sensitivity * query.matrix_noise_multiplier
+        first = query.sum_query.lattice(num_records, 5)
+        assert first.noise_scale >= first.sensitivity * query.noise_multiplier
+    assert num_records * lattice.bound < 2**62
+    assert 12 * lattice.noise_scale < 2**63
+    assert float(lattice.noise_scale) == lattice.noise_scale
+
+
+def _careless_clip(vectors, spacing, bound, real):
+    """What one would write first: clip in floating point, round to nearest, trust it."""
+    norm = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+    clip = spacing * bound
+    clipped = vectors * jnp.minimum(1.0, clip / norm)
+    return jnp.rint(clipped / spacing), real
+
+
+@pytest.mark.parametrize("breaks", ["nan", "length"])
+def test_twin_the_measurement_catches_careless_clipping(monkeypatch, breaks):
+    """The same measurement finds a NaN that poisons the sum, and vectors that rounding made too long."""
+    monkeypatch.setattr(sums, "clip_to_lattice", _careless_clip)
+    case = next(case for case in CASES if case.name == "gaussian")
+    query = Gradient(1.0, 2.0, lattice_bits=8)  # coarse: rounding shows
+    curator = noise_free(case, case.good_records(NUM_RECORDS))
+    limit = allowed(query, curator, None, None)
+    generator = np.random.default_rng(1)
+    worst = 0
+    for _ in range(60):
+        direction = generator.normal(size=2) * 1e3
+        first = np.vstack([direction] * NUM_RECORDS)
+        second = first.copy()
+        second[0] = np.nan if breaks == "nan" else -direction
+        totals = []
+        for matrix in (first, second):
+            replace_records(curator, matrix)
+            totals.append(exact_total(curator, query, np.zeros(2)))
+        worst = max(worst, squared_distance(*totals))
+    assert worst > limit

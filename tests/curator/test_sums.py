@@ -1,0 +1,235 @@
+"""The fused integer sums equal the plain formula, in whatever order and on however many devices."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpmcmc.curator import ClipCount, Gradient, LogRatio, NormQuantile, ScoreMoments, sums
+from tests.curator.cases import (
+    CASES,
+    by_name,
+    exact_total,
+    noise_free,
+    plain_log_likelihoods,
+    plain_scores,
+    regressions_by_name,
+    replace_records,
+)
+
+NUM_RECORDS = 5003
+CHAINS = 3
+CLIP = 1.3
+QUERIES = {
+    "gradient": Gradient(CLIP, 2.0),
+    "log_ratio": LogRatio(0.8, noise_multiplier=1.5),
+    "quantile": NormQuantile(0.9, 3.0),
+    "score_moments": ScoreMoments(CLIP, 2.0, 2.0),
+    "clip_count": ClipCount(CLIP, 2.0),
+}
+
+
+def parameters(case, seed=0, spread=0.3):
+    generator = np.random.default_rng(seed)
+    shape = (CHAINS, case.model.dimension)
+    theta = generator.normal(size=shape) * spread
+    return theta, theta + generator.normal(size=shape) * 0.1
+
+
+def all_totals(case, records, **options):
+    curator = noise_free(case, records, **options)
+    theta, proposal = parameters(case)
+    return {
+        name: exact_total(curator, query, theta, proposal if name == "log_ratio" else None)
+        for name, query in QUERIES.items()
+    }
+
+
+def clip_rows(vectors, bound):
+    norm = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors * np.minimum(1.0, bound / np.where(norm > 0, norm, 1.0))
+
+
+@pytest.mark.parametrize("case", **by_name)
+def test_sums_equal_the_plain_formula(case):
+    """Gradient, log-ratio, moments and counts against NumPy on per-record autodiff."""
+    records = case.good_records(NUM_RECORDS)
+    curator = noise_free(case, records)
+    theta, proposal = parameters(case)
+    released = {
+        name: curator.ask(query, theta, proposal if name == "log_ratio" else None) for name, query in QUERIES.items()
+    }
+    for chain in range(CHAINS):
+        scores = plain_scores(case.model, records, theta[chain])
+        norms = np.linalg.norm(scores, axis=1)
+        gradient = clip_rows(scores, CLIP).sum(axis=0)
+        # Regressions round each record's coefficient to 2^-17 of the clip and its row to 2^-21: errors add up
+        # like a random walk. 8 sd of that.
+        tolerance = 8 * CLIP * 2.0**-17 * np.sqrt(NUM_RECORDS)
+        np.testing.assert_allclose(released["gradient"].value[chain], gradient, rtol=1e-6, atol=tolerance)
+
+        difference = plain_log_likelihoods(case.model, records, proposal[chain])
+        difference = difference - plain_log_likelihoods(case.model, records, theta[chain])
+        bound = 0.8 * np.linalg.norm(proposal[chain] - theta[chain])
+        ratio = np.clip(difference, -bound, bound).sum()
+        np.testing.assert_allclose(released["log_ratio"].value[chain], ratio, atol=1e-7)
+
+        moments = released["score_moments"].value
+        centred = clip_rows(scores - moments.score_sum[chain] / NUM_RECORDS, CLIP)
+        second = centred.T @ centred
+        np.testing.assert_allclose(moments.second_moment[chain], second, atol=1e-4 * CLIP**2 * np.sqrt(NUM_RECORDS))
+
+        assert released["clip_count"].value[chain] == np.sum(norms > CLIP)
+        histogram = released["quantile"].value.histogram[chain]
+        assert histogram.sum() == NUM_RECORDS
+        estimate = released["quantile"].value.estimate[chain]
+        exact = np.quantile(norms, 0.9)
+        assert exact <= estimate * (1 + 1e-12)
+        assert estimate <= 2 * exact or estimate == QUERIES["quantile"].edges[0]
+
+
+@pytest.mark.parametrize("case", **regressions_by_name)
+def test_closed_form_sums_equal_autodiff_sums(case):
+    """The regression kernel against the autodiff kernel, on unclipped and on clipped records."""
+    records = case.good_records(NUM_RECORDS, seed=3)
+    theta, _ = parameters(case, seed=4)
+    curator = noise_free(case, records)
+    for clip in (0.2, 50.0):
+        closed = curator.ask(Gradient(clip, 2.0), theta).value
+        scores = np.stack([clip_rows(plain_scores(case.model, records, one), clip).sum(axis=0) for one in theta])
+        np.testing.assert_allclose(closed, scores, rtol=1e-5, atol=8 * clip * 2.0**-17 * np.sqrt(NUM_RECORDS))
+
+
+def test_twin_a_wrong_residual_is_caught(monkeypatch):
+    case = next(case for case in CASES if case.name == "logistic")
+    original = type(case.model).score_at
+    monkeypatch.setattr(
+        type(case.model),
+        "score_at",
+        lambda self, eta, y, extra=None: (1.001 * original(self, eta, y, extra)[0], None),
+    )
+    with pytest.raises(AssertionError):
+        test_sums_equal_the_plain_formula(case)
+
+
+@pytest.mark.parametrize("case", **by_name)
+def test_sums_do_not_depend_on_row_order_or_block_size(case):
+    records = case.good_records(NUM_RECORDS)
+    reference = all_totals(case, records)
+    order = np.random.default_rng(9).permutation(NUM_RECORDS)
+    if isinstance(records, dict):
+        permuted = {name: column[order] for name, column in records.items()}
+    else:
+        permuted = records[order]
+    for totals in (
+        all_totals(case, permuted),
+        all_totals(case, records, block_size=4096),
+        all_totals(case, permuted, block_size=12288),
+    ):
+        for name in QUERIES:
+            assert np.array_equal(totals[name], reference[name]), name
+
+
+def _digest(num_devices):
+    """Totals of five models, as one hash: both kernels, with and without groups and transcendental functions."""
+    digest = hashlib.sha256()
+    for case in CASES:
+        if case.name in ("linear", "negative-binomial-groups", "gaussian", "banana", "student"):
+            curator = noise_free(case, case.good_records(1001, seed=2), devices=num_devices)
+            theta, proposal = parameters(case)
+            for name in ("gradient", "log_ratio"):
+                total = exact_total(curator, QUERIES[name], theta, proposal if name == "log_ratio" else None)
+                digest.update(total.tobytes())
+    return digest.hexdigest()
+
+
+def test_sums_do_not_depend_on_the_number_of_devices():
+    """1, 2, 3 and 8 devices agree bit for bit (a process of its own: the flag is read when JAX starts)."""
+    script = (
+        "from tests.curator.test_sums import _digest; import jax; assert len(jax.devices()) == 8; "
+        "print([_digest(k) for k in (1, 2, 3, 8)])"
+    )
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    hashes = eval(result.stdout)  # a list of strings, printed by the line above
+    assert hashes == [_digest(1)] * 4
+
+
+@pytest.mark.parametrize("case", **by_name)
+def test_a_bad_record_contributes_zero_and_changes_nothing_else(case):
+    """NaN, ±inf and overflow in one row give the same sums as that row's quantity being absent."""
+    good = case.good_records(40)
+    curator = noise_free(case, good)
+    theta, _ = parameters(case)
+    query = QUERIES["gradient"]
+
+    def with_first_row(value):
+        if not isinstance(good, dict):
+            matrix = good.copy()
+            matrix[0] = value
+            return matrix
+        columns = {name: column.copy() for name, column in good.items()}
+        columns["X"][0] = value
+        columns["y"][0] = value
+        return columns
+
+    totals = []
+    for value in (np.nan, np.inf, -np.inf):
+        replace_records(curator, with_first_row(value))
+        totals.append(exact_total(curator, query, theta))
+    assert np.array_equal(totals[0], totals[1])
+    assert np.array_equal(totals[0], totals[2])
+    # ... and that is the sum of the others: take it away from the full sum, the first row's own is left.
+    replace_records(curator, good)
+    own = exact_total(curator, query, theta) - totals[0]
+    scores = np.stack([plain_scores(case.model, good, one)[0] for one in theta])
+    spacing = query.spacing(query.lattice(40, case.model.dimension))
+    np.testing.assert_allclose(own * spacing, clip_rows(scores, CLIP), atol=CLIP * 2.0**-15)
+
+
+def test_a_zero_score_stays_zero():
+    case = next(case for case in CASES if case.name == "gaussian")
+    curator = noise_free(case, np.zeros((10, 2)))
+    assert not exact_total(curator, QUERIES["gradient"], np.zeros(2)).any()
+
+
+def test_float_rows_and_chains_are_independent():
+    """A chain's sums do not depend on which other chains are asked for in the same pass, beyond rounding."""
+    case = next(case for case in CASES if case.name == "banana")
+    curator = noise_free(case, case.good_records(300))
+    theta, _ = parameters(case)
+    together = curator.ask(QUERIES["gradient"], theta).value
+    alone = np.stack([curator.ask(QUERIES["gradient"], one).value for one in theta])
+    np.testing.assert_allclose(together, alone, rtol=1e-9)
+
+
+def test_the_bound_is_enforced_on_the_integers(monkeypatch):
+    """Even with the margin of the scaling taken away, no integer vector longer than K passes."""
+    import jax
+    import jax.numpy as jnp
+
+    monkeypatch.setattr(sums, "_UNIT_ROUNDOFF", 0.0)
+    generator = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        vectors = jnp.asarray(generator.normal(size=(20_000, 7)) * 100)
+        integers, _ = sums.clip_to_lattice(
+            vectors, jnp.asarray(1 / 64), jnp.asarray(64.0), jnp.ones(20_000, dtype=bool)
+        )
+    lengths = [sum(int(v) ** 2 for v in row) for row in np.asarray(integers)]
+    assert max(lengths) <= 64**2

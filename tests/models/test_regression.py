@@ -1,0 +1,332 @@
+"""Regression families: likelihoods against SciPy and mpmath, closed-form scores against autodiff."""
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dpmcmc.errors import DataError, ModelError
+from dpmcmc.models import (
+    LinearRegression,
+    LogisticRegression,
+    NegativeBinomialRegression,
+    PoissonRegression,
+    RegressionModel,
+)
+
+FAMILIES = [LinearRegression, LogisticRegression, PoissonRegression, NegativeBinomialRegression]
+OPTIONS = [{}, {"intercept": False}, {"groups": 3}, {"intercept": False, "groups": ["a", "b", "c"]}]
+NUM_ROWS = 12
+
+
+def outcomes(family, generator, size):
+    if family is LinearRegression:
+        return generator.normal(size=size)
+    if family is LogisticRegression:
+        return generator.integers(0, 2, size=size)
+    return generator.poisson(3.0, size=size)
+
+
+def make_data(model, seed=0, size=NUM_ROWS):
+    generator = np.random.default_rng(seed)
+    data = {
+        "X": generator.normal(size=(size, model.num_features)),
+        "y": outcomes(type(model), generator, size),
+    }
+    if model.num_groups:
+        data["group"] = generator.integers(0, model.num_groups, size=size)
+    return data
+
+
+def closed_form_scores(model, theta, records, score_at):
+    """The per-record scores as the curator forms them."""
+    size = len(records["y"])
+    eta = model.linear_predictor(theta, records["X"], records.get("group"))
+    extra = theta[model.linear_size] if model.extra_size else None
+    residual, extra_score = score_at(eta, records["y"], extra)
+    design = [np.ones((size, 1))] if model.intercept else []
+    design.append(np.asarray(records["X"]))
+    if model.num_groups:
+        design.append(np.eye(model.num_groups)[np.clip(records["group"], 0, model.num_groups - 1)])
+    scores = np.zeros((size, model.dimension))
+    scores[:, : model.linear_size] = np.asarray(residual)[:, None] * np.concatenate(design, axis=1)
+    if model.extra_size:
+        scores[:, model.linear_size] = extra_score
+    else:
+        assert extra_score is None
+    return scores
+
+
+def autodiff_scores(model, theta, records):
+    gradient = jax.jit(jax.vmap(jax.grad(model.unconstrained_log_likelihood), (None, 0)))
+    return np.asarray(gradient(theta, jax.tree.map(jnp.asarray, records)))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_closed_form_scores_are_the_derivative(family, options):
+    with jax.enable_x64(True):
+        model = family(2, **options)
+        records, _ = model.prepare_records(make_data(model))
+        theta = 0.5 * jax.random.normal(jax.random.key(1), (model.dimension,))
+        expected = autodiff_scores(model, theta, records)
+        np.testing.assert_allclose(
+            closed_form_scores(model, theta, records, model.score_at), expected, rtol=1e-10, atol=1e-11
+        )
+        likelihood = jax.jit(jax.vmap(model.unconstrained_log_likelihood, (None, 0)))(
+            theta, jax.tree.map(jnp.asarray, records)
+        )
+        eta = model.linear_predictor(theta, records["X"], records.get("group"))
+        extra = theta[model.linear_size] if model.extra_size else None
+        np.testing.assert_allclose(
+            model.log_likelihood_at(eta, records["y"], extra), likelihood, rtol=1e-12, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_wrong_score_is_caught(family):
+    with jax.enable_x64(True):
+        model = family(2)
+        records, _ = model.prepare_records(make_data(model))
+        theta = 0.5 * jax.random.normal(jax.random.key(1), (model.dimension,))
+
+        def slightly_wrong(eta, y, extra):
+            residual, extra_score = model.score_at(eta, y, extra)
+            return residual * (1 + 1e-8), extra_score
+
+        wrong = closed_form_scores(model, theta, records, slightly_wrong)
+        assert not np.allclose(wrong, autodiff_scores(model, theta, records), rtol=1e-10, atol=1e-11)
+
+
+def reference(family, eta, y, extra):
+    if family is LinearRegression:
+        return stats.norm.logpdf(y, eta, np.exp(extra))
+    if family is LogisticRegression:
+        return stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-eta)))
+    if family is PoissonRegression:
+        return stats.poisson.logpmf(y, np.exp(eta))
+    r = np.exp(-extra)
+    return stats.nbinom.logpmf(y, r, r / (r + np.exp(eta)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_likelihood_against_scipy(family):
+    generator = np.random.default_rng(5)
+    eta, extra = generator.normal(size=200), generator.normal(size=200)
+    y = outcomes(family, generator, 200)
+    with jax.enable_x64(True):
+        model = family(1)
+        computed = model.log_likelihood_at(eta, y, extra if model.extra_size else None)
+    np.testing.assert_allclose(computed, reference(family, eta, y, extra), rtol=1e-10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(eta=st.floats(-6, 6), log_dispersion=st.floats(-25, 4), y=st.integers(0, 60))
+def test_negative_binomial_is_accurate_down_to_the_poisson_limit(eta, log_dispersion, y):
+    with mpmath.workdps(60):
+        r, m = mpmath.exp(-mpmath.mpf(log_dispersion)), mpmath.exp(mpmath.mpf(eta))
+        log_p = (
+            mpmath.loggamma(y + r)
+            - mpmath.loggamma(r)
+            - mpmath.loggamma(y + 1)
+            + r * mpmath.log(r / (r + m))
+            + y * mpmath.log(m / (r + m))
+        )
+        residual = (y - m) / (1 + m / r)
+        extra = -r * (mpmath.digamma(y + r) - mpmath.digamma(r)) + r * mpmath.log(1 + m / r) + residual
+    with jax.enable_x64(True):
+        model = NegativeBinomialRegression(1)
+        computed = model.log_likelihood_at(eta, y, log_dispersion)
+        computed_residual, computed_extra = model.score_at(eta, y, log_dispersion)
+    size = 1 + y + float(m)  # the terms that cancel are of this size
+    np.testing.assert_allclose(float(computed), float(log_p), atol=1e-13 * size * 10, rtol=1e-12)
+    np.testing.assert_allclose(float(computed_residual), float(residual), atol=1e-13 * size)
+    np.testing.assert_allclose(float(computed_extra), float(extra), atol=1e-13 * size * 10)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_functions_broadcast_over_chains(family):
+    model = family(1)
+    eta, y = jnp.ones((4, 1, 6)), jnp.ones(6)
+    extra = jnp.zeros((4, 1, 1)) if model.extra_size else None
+    assert model.log_likelihood_at(eta, y, extra).shape == (4, 1, 6)
+    residual, extra_score = model.score_at(eta, y, extra)
+    assert residual.shape == (4, 1, 6)
+    assert extra_score is None or extra_score.shape == (4, 1, 6)
+    assert residual.dtype == jnp.float32
+
+
+INVALID_OUTCOMES = {
+    LinearRegression: [np.nan, np.inf, -np.inf],
+    LogisticRegression: [np.nan, np.inf, 2.0, -1.0, 0.5],
+    PoissonRegression: [np.nan, np.inf, -1.0, 0.5, -np.inf],
+    NegativeBinomialRegression: [np.nan, np.inf, -1.0, 0.5, -np.inf],
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_impossible_records_have_nan_likelihood_and_score(family):
+    with jax.enable_x64(True):
+        model = family(1, groups=2)
+        theta = jnp.full(model.dimension, 0.3)
+        rows = [(1.0, y, 0) for y in INVALID_OUTCOMES[family]]
+        rows += [(x, 1.0, 0) for x in (np.nan, np.inf, -np.inf)]
+        rows += [(1.0, 1.0, group) for group in (-1, 2, 2**40, -(2**40))]
+        valid = [(1.0, 1.0, 0), (1.0, 0.0, 1)]
+        x, y, group = (np.array(column) for column in zip(*rows, *valid, strict=True))
+        records, _ = model.prepare_records({"X": x[:, None].astype(float), "y": y, "group": group})
+        likelihood = jax.jit(jax.vmap(model.unconstrained_log_likelihood, (None, 0)))(
+            theta, jax.tree.map(jnp.asarray, records)
+        )
+        impossible = np.arange(len(y)) < len(rows)
+        np.testing.assert_array_equal(np.isnan(likelihood), impossible)
+        eta = model.linear_predictor(theta, records["X"], records["group"])
+        extra = theta[model.linear_size] if model.extra_size else None
+        residual, extra_score = model.score_at(eta, records["y"], extra)
+        np.testing.assert_array_equal(np.isnan(residual), impossible)
+        if extra_score is not None:
+            np.testing.assert_array_equal(np.isnan(extra_score), impossible)
+        # Autodiff agrees: every impossible record has a NaN in its gradient, and no possible one has.
+        gradients = autodiff_scores(model, theta, records)
+        np.testing.assert_array_equal(np.isnan(gradients).any(axis=1), impossible)
+
+
+def test_wide_integers_do_not_wrap_around_in_single_precision():
+    model = PoissonRegression(1, groups=2)
+    records, _ = model.prepare_records({"X": np.array([[2**40]]), "y": np.array([2**32]), "group": np.array([2**32])})
+    assert float(jnp.asarray(records["X"])[0, 0]) == 2.0**40
+    assert float(jnp.asarray(records["y"])[0]) == 2.0**32
+    assert bool(jnp.isnan(model.linear_predictor(jnp.zeros(model.dimension), **_rows(records))[0]))
+
+
+def _rows(records):
+    return {"X": records["X"], "group": records["group"]}
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_no_overflow_at_extreme_predictors(double):
+    with jax.enable_x64(double):
+        eta, y = map(jnp.ravel, jnp.meshgrid(jnp.array([-1e4, -800.0, -40.0, 40.0, 800.0, 1e4]), jnp.arange(2)))
+        logistic = LogisticRegression(1)
+        value, gradient = jax.vmap(jax.value_and_grad(logistic.log_likelihood_at))(eta, y)
+        residual = logistic.score_at(eta, y)[0]
+        assert np.isfinite([value, gradient, residual]).all()
+        np.testing.assert_allclose(residual, gradient, rtol=1e-5)
+        surprised = (2 * y - 1) * eta < 0
+        np.testing.assert_allclose(value, np.where(surprised, -abs(eta), 0.0), atol=1e-15)
+        binomial = NegativeBinomialRegression(1)
+        derivative = jax.jit(jax.vmap(jax.value_and_grad(binomial.log_likelihood_at, (0, 2))))
+        for extra in (-3.0, 0.0, 3.0):
+            value, (d_eta, d_extra) = derivative(eta, y, jnp.full(eta.shape, extra))
+            residual, extra_score = binomial.score_at(eta, y, extra)
+            assert np.isfinite([value, d_eta, d_extra, residual, extra_score]).all()
+            np.testing.assert_allclose([residual, extra_score], [d_eta, d_extra], rtol=2e-4, atol=1e-5)
+
+
+def test_the_tail_of_the_logistic_score_is_accurate():
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(LogisticRegression(1).score_at(50.0, 1)[0], np.exp(-50.0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layout_of_the_unconstrained_vector(family, options):
+    model = family(["age", "hours"], **options)
+    assert isinstance(model, RegressionModel)
+    assert model.feature_names == ("age", "hours")
+    order = ["intercept", "coefficients", "group_effects", "noise_scale", "dispersion", "group_scale"]
+    assert list(model.parameters) == [name for name in order if name in model.parameters]
+    assert ("intercept" in model.parameters) == model.intercept
+    last_linear = "group_effects" if model.num_groups else "coefficients"
+    assert model.parameter_slices[last_linear].stop == model.linear_size
+    assert model.dimension == model.linear_size + model.extra_size + (1 if model.num_groups else 0)
+    model.check(model.prepare_records(make_data(model))[0])
+    assert model.sample_unconstrained_prior(jax.random.key(0)).shape == (model.dimension,)
+
+
+def test_priors_against_scipy():
+    with jax.enable_x64(True):
+        model = LinearRegression(2, prior_scale=1.5, groups=2)
+        values = {
+            "intercept": 0.4,
+            "coefficients": np.array([0.1, -2.0]),
+            "group_effects": np.array([0.3, -0.5]),
+            "noise_scale": 0.8,
+            "group_scale": 0.6,
+        }
+        expected = (
+            stats.norm.logpdf([0.4, 0.1, -2.0], 0, 1.5).sum()
+            + stats.norm.logpdf([0.3, -0.5], 0, 0.6).sum()
+            + stats.halfnorm.logpdf([0.8, 0.6], 0, 1.5).sum()
+        )
+        computed = model.log_prior({name: jnp.asarray(value) for name, value in values.items()})
+        np.testing.assert_allclose(computed, expected, rtol=1e-12)
+
+
+def test_prior_draws_have_the_prior_s_scales():
+    """Second moments of 20 000 draws; z-scores below 6 fail by chance below 1e-7."""
+    model = NegativeBinomialRegression(1, prior_scale=2.0, groups=1)
+    draws = jax.vmap(model.sample_prior)(jax.random.split(jax.random.key(7), 20_000))
+    draws["group_effects"] = draws["group_effects"][:, 0] / draws["group_scale"] * 2.0
+    draws["coefficients"] = draws["coefficients"][:, 0]
+    for name, value in draws.items():
+        z = (np.mean(np.asarray(value) ** 2) / 4.0 - 1) * np.sqrt(20_000 / 2)
+        assert abs(z) < 6, name
+    assert float(draws["dispersion"].min()) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": None}, r"needs exactly \['X', 'y', 'group'\]"),
+        ({"extra": np.zeros(4)}, "extra"),
+        ({"X": np.zeros((4, 3))}, "2 features"),
+        ({"X": np.zeros(4)}, "2 features"),
+        ({"y": np.zeros((4, 1))}, "'y'"),
+        ({"group": np.zeros(4)}, "integer codes"),
+        ({"group": np.zeros(4, bool)}, "integer codes"),
+        ({"group": np.zeros((4, 1), int)}, "'group'"),
+        ({"y": np.array(["secret"] * 4)}, "not numeric"),
+    ],
+)
+def test_columns_are_checked(change, message):
+    data = {"X": np.zeros((4, 2)), "y": np.zeros(4), "group": np.zeros(4, int)} | change
+    data = {name: column for name, column in data.items() if column is not None}
+    with pytest.raises(DataError, match=message) as caught:
+        LogisticRegression(2, groups=2).prepare_records(data)
+    assert "secret" not in str(caught.value)
+
+
+def test_an_array_is_not_regression_data():
+    with pytest.raises(DataError, match="one array"):
+        LogisticRegression(2).prepare_records(np.zeros((4, 2)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ((-1,), {}),
+        (("age",), {}),
+        ((["a", "a"],), {}),
+        ((True,), {}),
+        ((0,), {"intercept": False}),
+        ((1,), {"prior_scale": 0.0}),
+        ((1,), {"prior_scale": float("nan")}),
+        ((1,), {"groups": 0}),
+        ((1,), {"intercept": 1}),
+    ],
+)
+def test_arguments_are_checked(arguments, options):
+    with pytest.raises(ModelError):
+        LogisticRegression(*arguments, **options)
+
+
+def test_the_base_class_is_not_a_family_and_groups_need_codes():
+    with pytest.raises(ModelError, match="base of the families"):
+        RegressionModel(2)
+    with pytest.raises(ModelError, match="group is missing"):
+        LogisticRegression(1, groups=2).linear_predictor(jnp.zeros(5), jnp.zeros((3, 1)))
