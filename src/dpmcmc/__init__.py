@@ -6,9 +6,32 @@ leaves it is noised exactly and charged first.
 
 from dpmcmc import curator, models, privacy
 from dpmcmc.curator import Curator
+from dpmcmc.inference import Plan, plan, sample
 from dpmcmc.models import Model, Parameter, from_numpyro
 from dpmcmc.privacy import Budget
+from dpmcmc.results import Posterior, load
+from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPPenalty
 
 __version__ = "0.1.0"
 
-__all__ = ["Budget", "Curator", "Model", "Parameter", "curator", "from_numpyro", "models", "privacy"]
+__all__ = [
+    "DPHMC",
+    "DPSGLD",
+    "DPSGNHT",
+    "HMC",
+    "RWMH",
+    "Budget",
+    "Curator",
+    "DPPenalty",
+    "Model",
+    "Parameter",
+    "Plan",
+    "Posterior",
+    "curator",
+    "from_numpyro",
+    "load",
+    "models",
+    "plan",
+    "privacy",
+    "sample",
+]

@@ -3,9 +3,10 @@
 from dpmcmc.curator.curator import Cost, Curator
 from dpmcmc.curator.noise import ExactNoise, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
 from dpmcmc.curator.oracle import Moments, NotPrivateRelease, Oracle, Quantile, Release, require_private
-from dpmcmc.curator.queries import ClipCount, Gradient, Lattice, LogRatio, NormQuantile, ScoreMoments
+from dpmcmc.curator.queries import BatchGradient, ClipCount, Gradient, Lattice, LogRatio, NormQuantile, ScoreMoments
 
 __all__ = [
+    "BatchGradient",
     "ClipCount",
     "Cost",
     "Curator",

@@ -19,12 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpmcmc.curator import records as placement
 from dpmcmc.curator import sums
+from dpmcmc.curator.batches import Batch
 from dpmcmc.curator.noise import ExactNoise, NoiseSource
 from dpmcmc.curator.oracle import AnyRelease, Moments, NotPrivateRelease, Oracle, Quantile, Release
-from dpmcmc.curator.queries import ClipCount, Gradient, LogRatio, NormQuantile, Query, ScoreMoments
+from dpmcmc.curator.queries import BatchGradient, ClipCount, Gradient, LogRatio, NormQuantile, Query, ScoreMoments
 from dpmcmc.errors import DataError, ModelError, NotPrivateError, QueryError
 from dpmcmc.models import Model
-from dpmcmc.privacy import Budget
+from dpmcmc.privacy import Budget, StepBudget
 
 # Below this lattice (tests of coarse lattices only) the regressions' closed form has no room.
 _CLOSED_FORM_BOUND = 2**28
@@ -58,7 +59,7 @@ class Curator:
     data
         The records, one row per person: what ``model.prepare_records`` takes. At least two rows.
     budget
-        Pays for every answer. Required with exact noise.
+        Pays for every answer. Required with exact noise. May be a function of the (public) number of records.
     noise
         Default: :class:`ExactNoise`. With any other source answers are :class:`NotPrivateRelease`.
     devices
@@ -75,7 +76,7 @@ class Curator:
         self,
         model: Model,
         data: Any,
-        budget: Budget | None = None,
+        budget: Budget | StepBudget | Callable[[int], Budget | StepBudget] | None = None,
         *,
         noise: NoiseSource | None = None,
         devices: int | Sequence[jax.Device] | None = None,
@@ -85,12 +86,7 @@ class Curator:
             raise ModelError(f"model must be a dpmcmc.Model, got {type(model).__name__}; see dpmcmc.from_numpyro")
         self.noise: NoiseSource = ExactNoise() if noise is None else noise
         self.private = type(self.noise) is ExactNoise
-        if self.private and not isinstance(budget, Budget):
-            raise QueryError(
-                f"budget must be a dpmcmc.Budget(epsilon, delta), got {type(budget).__name__}; nothing private is free"
-            )
         self.model = model
-        self.budget = budget
         self._block_size = placement.check_block_size(block_size)
         self._mesh = placement.make_mesh(devices)
         self._kernel = sums.make_kernel(model)
@@ -100,9 +96,20 @@ class Curator:
                 raise DataError("data has 1 row; privacy by noise needs many people, give at least 2 rows")
             model.check(prepared)
             self._records = placement.place(self._kernel, prepared, self.num_records, self._mesh, self._block_size)
-        if budget is not None:
-            budget.reserve_lattice()
+        self.budget = self._check_budget(budget)
         self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def _check_budget(self, budget: Any) -> Budget | StepBudget | None:
+        if callable(budget):
+            budget = budget(self.num_records)
+        if budget is None and not self.private:
+            return None
+        if not isinstance(budget, Budget | StepBudget):
+            raise QueryError(
+                f"budget must be a dpmcmc.Budget(epsilon, delta), got {type(budget).__name__}; nothing private is free"
+            )
+        budget.reserve_lattice()
+        return budget
 
     def __repr__(self) -> str:
         return f"Curator(model={self.model.name!r}, num_records={self.num_records}, {self.noise.description})"
@@ -135,6 +142,10 @@ class Curator:
         BudgetExceededError
             The budget does not allow it. Nothing was spent.
         """
+        if isinstance(self.budget, StepBudget):
+            raise QueryError(
+                "this curator's budget pays for batch gradients only; give it a dpmcmc.Budget to ask others"
+            )
         with exact_arithmetic():
             batch, other = self._check_question(query, theta, proposal)
             cost = self._cost(query, batch, other)
@@ -288,18 +299,23 @@ class Curator:
 
     # ------------------------------------------------------------------ questions from compiled code
 
-    def oracle(self, gradient: Gradient | None, log_ratio: LogRatio | None) -> Callable[[Any], Oracle]:
+    @property
+    def secret_records(self) -> Any:
+        """The placed records, to be passed as an argument to a compiled block that binds an oracle. Nothing else."""
+        return self._records
+
+    def oracle(self, gradient: Gradient | BatchGradient | None, log_ratio: LogRatio | None) -> Callable[[Any], Oracle]:
         """Return ``bind(records) -> Oracle``, to be called on traced records inside a compiled block.
 
-        The caller charges the budget for the whole block beforehand and draws the noise that the oracle's
-        functions take (``noise_scale`` of the queries' lattices). See :class:`Oracle`.
+        The caller charges the budget for the whole block beforehand, draws the noise that the oracle's functions take
+        (``noise_scale`` of the queries' lattices) and compiles with ``COMPILER_OPTIONS``. See :class:`Oracle`.
         """
 
         def bind(records: Any) -> Oracle:
             total = partial(self._traced_total, records)
 
             def answer_gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
-                if gradient is None:
+                if not isinstance(gradient, Gradient):
                     raise QueryError("this sampler declared no gradient query, so its oracle answers none")
                 return self._answer(gradient, theta, None, [noise], total)
 
@@ -308,7 +324,66 @@ class Curator:
                     raise QueryError("this sampler declared no log-ratio query, so its oracle answers none")
                 return self._answer(log_ratio, theta, proposal, [noise[:, None]], total)
 
-            return Oracle(answer_gradient, answer_log_ratio)
+            def answer_batch_gradient(theta: jax.Array, batch: Batch, noise: jax.Array) -> AnyRelease:
+                if not isinstance(gradient, BatchGradient):
+                    raise QueryError("this sampler declared no batch gradient, so its oracle answers none")
+                return self._answer_batch(records, gradient, theta, batch, noise)
+
+            return Oracle(answer_gradient, answer_log_ratio, answer_batch_gradient)
+
+        return bind
+
+    def _answer_batch(
+        self, records: Any, query: BatchGradient, theta: jax.Array, batch: Batch, noise: jax.Array
+    ) -> AnyRelease:
+        lattice = query.lattice(self.num_records, self.model.dimension)
+        spacing, bound = jnp.asarray(query.spacing(lattice)), jnp.asarray(float(lattice.bound))
+        kernel = self._kernel if lattice.bound >= _CLOSED_FORM_BOUND else sums.AutodiffKernel(self.model)
+        total = placement.sum_over_batches(
+            self._mesh,
+            query.rows(self.num_records),
+            self.num_records,
+            lambda tile, one_theta: kernel.gradient_sum(tile, one_theta, spacing, bound),
+            records,
+            theta,
+            batch,
+        )
+        release_type = Release if self.private else NotPrivateRelease
+        sd = np.full(len(theta), query.spacing(lattice) * lattice.noise_scale * self.noise.multiplier)
+        return release_type(spacing * (total + noise), sd, np.full(len(theta), np.nan))
+
+    def noise_free_oracle_not_private(
+        self, gradient_clip: float | None, ratio_clip: float | None
+    ) -> Callable[[Any], Oracle]:
+        """Like ``oracle``, with plain float64 sums and no noise, for research samplers; None: no clipping.
+
+        Refused by a private curator.
+        """
+        if self.private:
+            raise NotPrivateError("a private curator has no noise-free oracle; use noise=NoNoiseNotPrivate()")
+        gradient_bound = np.inf if gradient_clip is None else gradient_clip
+
+        def bind(records: Any) -> Oracle:
+            def add_up(tile_sum: Callable[..., jax.Array], *public: jax.Array) -> jax.Array:
+                rows = placement.tile_rows(len(public[0]), self.model.dimension)
+                return placement.sum_over_tiles(
+                    self._mesh, self._block_size, rows, tile_sum, records, *public, dtype=jnp.float64
+                )
+
+            def gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
+                value = add_up(partial(sums.plain_gradient_sum, self._kernel, gradient_bound), theta)
+                return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
+
+            def log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:
+                distance = jnp.linalg.norm(proposal - theta, axis=-1)
+                bound = jnp.full(len(theta), jnp.inf) if ratio_clip is None else ratio_clip * distance
+                value = add_up(partial(sums.plain_ratio_sum, self._kernel), theta, proposal, bound)
+                return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
+
+            def no_batches(theta: jax.Array, batch: Batch, noise: jax.Array) -> AnyRelease:
+                raise QueryError("the noise-free oracle has no batches")
+
+            return Oracle(gradient, log_ratio, no_batches)
 
         return bind
 

@@ -68,11 +68,15 @@ class Moments(NamedTuple):
 
 
 class Oracle(NamedTuple):
-    """Two pure functions, bound to traced records inside compiled code: all that a sampler knows of the data.
+    """Pure functions, bound to traced records inside compiled code: all that a sampler knows of the data.
 
-    ``gradient(theta, noise)`` and ``log_ratio(theta, proposal, noise)`` take parameters of shape
-    chains × dimension and integer noise drawn by the host (chains × dimension, and chains).
+    Parameters have shape chains × dimension, noise is integers drawn by the host.
+
+    - ``gradient(theta, noise)``: sum of clipped gradients; noise of the same shape as theta.
+    - ``log_ratio(theta, proposal, noise)``: sum of clipped log-likelihood ratios; one number of noise a chain.
+    - ``batch_gradient(theta, batch, noise)``: as ``gradient``, over a secret random batch for each chain.
     """
 
     gradient: Callable[[jax.Array, jax.Array], AnyRelease]
     log_ratio: Callable[[jax.Array, jax.Array, jax.Array], AnyRelease]
+    batch_gradient: Callable[[jax.Array, Any, jax.Array], AnyRelease]

@@ -22,11 +22,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.curator.batches import largest_size, num_draws
 from dpmcmc.curator.noise import MAX_NOISE_SCALE
 from dpmcmc.errors import QueryError
 
 Bound = Callable[[jax.Array, jax.Array], jax.Array]
 Magnitude = Literal["gradient", "log_ratio"]
+Sampling = Literal["without_replacement", "poisson"]
 
 # Rows are processed in tiles of at most this many, so that |sum of a tile| ≤ 2^12 · 2^40 < 2^53 is exact
 # in float64; tiles are added in int64.
@@ -41,7 +43,7 @@ def lattice_bits(num_records: int, noise_multiplier: float) -> int:
 
     n·K ≤ 2^61 keeps the sum exact, and S = 2Kτ ≤ 2^58 keeps the noise from overflowing.
     """
-    room_for_sum = 61 - max(1, math.ceil(math.log2(num_records)))
+    room_for_sum = 61 - math.ceil(math.log2(max(2, num_records)))
     room_for_noise = 56 - max(0, math.ceil(math.log2(noise_multiplier)))
     bits = min(MAX_LATTICE_BITS, room_for_sum, room_for_noise)
     if bits < 8:
@@ -129,6 +131,49 @@ class Gradient:
         """Choose the integers."""
         bound = 2 ** (self.lattice_bits or lattice_bits(num_records, self.noise_multiplier))
         return Lattice(bound, 2.0 * bound, _scaled_noise(2.0, bound, self.noise_multiplier), dimension)
+
+    def spacing(self, lattice: Lattice) -> float:
+        """γ = C/K."""
+        return self.l2_clip_norm / lattice.bound
+
+
+@dataclass(frozen=True)
+class BatchGradient:
+    """Sum over a secret random batch of the clipped gradient, with noise of sd C·noise_ratio per coordinate.
+
+    Accounted for by the subsampled Gaussian (``dpmcmc.privacy.subsampled_steps``), not by μ.
+
+    Parameters
+    ----------
+    l2_clip_norm
+        C. Sensitivity 2C if the replaced record is in the batch.
+    noise_ratio
+        Noise sd on the batch sum / C.
+    batch_size
+        b, the (expected) number of records in a batch; each record is in it with probability b/n.
+    sampling
+        "without_replacement" or "poisson".
+    """
+
+    l2_clip_norm: float
+    noise_ratio: float
+    batch_size: int
+    sampling: Sampling = "without_replacement"
+    kind: ClassVar[str] = "batch_gradient"
+
+    def __post_init__(self) -> None:
+        _positive("l2_clip_norm", self.l2_clip_norm)
+        _positive("noise_ratio", self.noise_ratio)
+
+    def rows(self, num_records: int) -> int:
+        """Return how many rows are looked up to make a batch."""
+        return num_draws(num_records, largest_size(num_records, self.batch_size, self.sampling))
+
+    def lattice(self, num_records: int, dimension: int) -> Lattice:
+        """Choose the integers, such that a whole batch adds up exactly in float64."""
+        rows = self.rows(num_records)
+        bound = 2 ** min(lattice_bits(rows, max(1.0, self.noise_ratio)), 52 - math.ceil(math.log2(rows)))
+        return Lattice(bound, 2.0 * bound, _scaled_noise(1.0, bound, self.noise_ratio), dimension)
 
     def spacing(self, lattice: Lattice) -> float:
         """γ = C/K."""

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dpmcmc.curator.batches import Batch, draw_rows
 from dpmcmc.curator.queries import MAX_TILE_ROWS
 from dpmcmc.curator.sums import Kernel
 from dpmcmc.errors import QueryError
@@ -88,14 +89,18 @@ def sum_over_tiles(
     tile_sum: Callable[..., jax.Array],
     records: Any,
     *public: jax.Array,
+    dtype: Any = jnp.int64,
 ) -> jax.Array:
-    """Σ over all tiles of ``rows`` rows and all devices of ``tile_sum(tile, *public)``, added in int64."""
+    """Σ over all tiles of ``rows`` rows and all devices of ``tile_sum(tile, *public)``, added in int64.
+
+    (``dtype`` is float64 for the un-noised, not private sums of research runs, which are not whole numbers.)
+    """
 
     def add_tile(carry: tuple[jax.Array, Any], tile: Any) -> tuple[tuple[jax.Array, Any], None]:
         total, public = carry
         # The barrier hides that the public arguments do not change, so that nothing is moved out of the loop:
         # its body is compiled alike whatever stands around it.
-        return (total + tile_sum(tile, *public).astype(jnp.int64), jax.lax.optimization_barrier(public)), None
+        return (total + tile_sum(tile, *public).astype(dtype), jax.lax.optimization_barrier(public)), None
 
     def add_block(carry: tuple[jax.Array, Any], block: Any) -> tuple[tuple[jax.Array, Any], None]:
         tiles = jax.tree.map(lambda column: column.reshape(-1, rows, *column.shape[1:]), block)
@@ -103,7 +108,7 @@ def sum_over_tiles(
 
     def on_one_device(local: Any, *public: jax.Array) -> jax.Array:
         shape = jax.eval_shape(tile_sum, jax.tree.map(lambda column: column[:rows], local), *public).shape
-        start = (jnp.zeros(shape, jnp.int64), public)
+        start = (jnp.zeros(shape, dtype), public)
         if block_size:
             blocks = jax.tree.map(lambda column: column.reshape(-1, block_size, *column.shape[1:]), local)
             (total, _), _ = jax.lax.scan(add_block, start, blocks)
@@ -114,4 +119,33 @@ def sum_over_tiles(
     specs = (P(_AXIS), *(P() for _ in public))
     sharded = jax.shard_map(on_one_device, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
     result: jax.Array = sharded(records, *public)
+    return result
+
+
+def sum_over_batches(
+    mesh: Mesh,
+    rows: int,
+    num_records: int,
+    batch_sum: Callable[..., jax.Array],
+    records: Any,
+    theta: jax.Array,
+    batch: Batch,
+) -> jax.Array:
+    """Σ over each chain's batch of ``batch_sum(tile, theta)``, looking up ``rows`` rows a chain. O(batch) work."""
+
+    def on_one_device(local: Any, theta: jax.Array, batch: Batch) -> jax.Array:
+        held = len(local["real"])
+        start = jax.lax.axis_index(_AXIS) * held
+
+        def one_chain(key: jax.Array, size: jax.Array, theta: jax.Array) -> jax.Array:
+            index, chosen = draw_rows(key, num_records, rows, size)
+            here = (index >= start) & (index < start + held)
+            tile = jax.tree.map(lambda column: column[jnp.where(here, index - start, 0)], local)
+            return batch_sum({**tile, "real": chosen & here}, theta[None])[0].astype(jnp.int64)
+
+        keys = jax.random.split(batch.key, len(theta))
+        return jax.lax.psum(jax.vmap(one_chain)(keys, batch.size, theta), _AXIS)
+
+    sharded = jax.shard_map(on_one_device, mesh=mesh, in_specs=(P(_AXIS), P(), P()), out_specs=P(), check_vma=False)
+    result: jax.Array = sharded(records, theta, batch)
     return result

@@ -247,3 +247,19 @@ def magnitudes(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array
         return largest * jnp.sqrt(jnp.sum((scores / safe[..., None]) ** 2, axis=-1)), counts
     ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
     return jnp.abs(ratio), jnp.isfinite(ratio) & tile["real"]
+
+
+def plain_gradient_sum(kernel: Kernel, bound: float, tile: Tile, theta: jax.Array) -> jax.Array:
+    """Σ clip(score) in float64, with no lattice: for noise-free research runs only."""
+    scores = kernel.scores(tile, theta)
+    counts = jnp.all(jnp.isfinite(scores), axis=-1) & tile["real"]
+    scores = jnp.where(counts[..., None], scores, 0.0)
+    norm = jnp.linalg.norm(scores, axis=-1, keepdims=True)
+    return jnp.sum(scores * jnp.where(norm > bound, bound / norm, 1.0), axis=-2)
+
+
+def plain_ratio_sum(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array, bound: jax.Array) -> jax.Array:
+    """Σ clip(log-ratio) in float64, with no lattice: for noise-free research runs only."""
+    ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
+    counts = jnp.isfinite(ratio) & tile["real"]
+    return jnp.sum(jnp.where(counts, jnp.clip(ratio, -bound[:, None], bound[:, None]), 0.0), axis=-1)

@@ -3,12 +3,15 @@
 Imports nothing of this package but its errors, and sees neither data nor noise.
 """
 
-from dpmcmc.privacy.budget import Budget
+from dpmcmc.privacy.budget import Budget, StepBudget
 from dpmcmc.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
+from dpmcmc.privacy.statement import PrivacyStatement
 from dpmcmc.privacy.subsampled import subsampled_delta, subsampled_steps
 
 __all__ = [
     "Budget",
+    "PrivacyStatement",
+    "StepBudget",
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_log_delta",

@@ -7,9 +7,11 @@ answers a query spends here *before* touching a record.
 import math
 import threading
 from fractions import Fraction
+from typing import ClassVar
 
 from dpmcmc.errors import BudgetExceededError, QueryError
 from dpmcmc.privacy.gaussian import check_delta, check_number, gaussian_mu
+from dpmcmc.privacy.subsampled import subsampled_steps
 
 _LATTICE_EPSILON_SHARE = 1e-5
 _LATTICE_DELTA_SHARE = 1e-6
@@ -27,7 +29,174 @@ def _rounded_up(value: Fraction) -> float:
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
-class Budget:
+class _Filter:
+    """What both kinds of budget have in common: a total that is fixed first, exact sums, a lock and a reserve."""
+
+    _currency: ClassVar[str]
+
+    def _price(self, epsilon: float, delta: float) -> float:
+        """Return the total cost that (epsilon, delta) allows."""
+        raise NotImplementedError
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self._epsilon = check_number("epsilon", epsilon, above=0.0)
+        self._delta = check_delta(delta)
+        self._lock = threading.Lock()
+        self._total = Fraction(self._price(self._epsilon, self._delta))
+        self._spent = Fraction(0)
+        self._lattice_epsilon_reserved = Fraction(0)
+        self._lattice_delta_reserved = Fraction(0)
+        self._lattice_epsilon_spent = Fraction(0)
+        self._lattice_delta_spent = Fraction(0)
+
+    @property
+    def epsilon(self) -> float:
+        """The privacy parameter ε of the whole interaction."""
+        return self._epsilon
+
+    @property
+    def delta(self) -> float:
+        """The privacy parameter δ of the whole interaction."""
+        return self._delta
+
+    @property
+    def total(self) -> float:
+        """The total cost that may be spent."""
+        return float(self._total)
+
+    @property
+    def spent(self) -> float:
+        """The cost spent so far, rounded up."""
+        return _rounded_up(self._spent)
+
+    @property
+    def left(self) -> float:
+        """What can still be spent, rounded down: ``spend(budget.left)`` fits."""
+        with self._lock:
+            return _rounded_down(self._total - self._spent)
+
+    @property
+    def lattice_epsilon_reserved(self) -> float:
+        """The part of ε set aside for discrete noise, rounded down."""
+        return _rounded_down(self._lattice_epsilon_reserved)
+
+    @property
+    def lattice_delta_reserved(self) -> float:
+        """The part of δ set aside for discrete noise, rounded down."""
+        return _rounded_down(self._lattice_delta_reserved)
+
+    @property
+    def lattice_epsilon_spent(self) -> float:
+        """The part of the reserve on ε that is used, rounded up."""
+        return _rounded_up(self._lattice_epsilon_spent)
+
+    @property
+    def lattice_delta_spent(self) -> float:
+        """The part of the reserve on δ that is used, rounded up."""
+        return _rounded_up(self._lattice_delta_spent)
+
+    def reserve_lattice(self) -> None:
+        """Set 1e-5 of ε and 1e-6 of δ aside for discrete noise and lower the total accordingly.
+
+        Has no effect when the reserve exists already.
+
+        Raises
+        ------
+        QueryError
+            If something was spent: the filter's total must be fixed before the first query.
+        """
+        with self._lock:
+            if self._lattice_epsilon_reserved > 0:
+                return
+            if self._spent > 0:
+                raise QueryError(
+                    f"reserve_lattice() came after {self._currency} = {_rounded_up(self._spent):g} was spent; "
+                    "call it before the first query, the total cannot change afterwards"
+                )
+            # The remainders are floats, and the reserves are exactly what is left of epsilon and delta.
+            epsilon = self._epsilon * (1.0 - _LATTICE_EPSILON_SHARE)
+            delta = self._delta * (1.0 - _LATTICE_DELTA_SHARE)
+            lattice_epsilon = Fraction(self._epsilon) - Fraction(epsilon)
+            # 1e-15 relative covers the rounding of exp and of the product.
+            shrunk = delta * math.exp(-0.5 * _rounded_up(lattice_epsilon)) * (1.0 - 1e-15)
+            self._total = Fraction(self._price(epsilon, shrunk))
+            self._lattice_epsilon_reserved = lattice_epsilon
+            self._lattice_delta_reserved = Fraction(self._delta) - Fraction(delta)
+
+    def can_spend(self, cost: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> bool:
+        """Whether `spend` with the same arguments would fit now (another thread may be faster)."""
+        costs = self._checked_costs(cost, lattice_epsilon, lattice_delta)
+        with self._lock:
+            return self._refusal(*costs) is None
+
+    def spend(self, cost: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> None:
+        """Charge one query, or refuse it and change nothing. To be called before the query is answered.
+
+        Parameters
+        ----------
+        cost
+            Of the query: μ = 1/(2τ²) for a `Budget`, the number of steps for a `StepBudget`.
+        lattice_epsilon, lattice_delta
+            Slack of discrete noise against Gaussian noise: 12 N/S and N·1e-31 for N released numbers with
+            integer noise parameter S. Taken from the reserve of `reserve_lattice`.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the query does not fit.
+        QueryError
+            If a cost is not a finite number ≥ 0.
+        """
+        costs = self._checked_costs(cost, lattice_epsilon, lattice_delta)
+        with self._lock:
+            refusal = self._refusal(*costs)
+            if refusal is not None:
+                raise BudgetExceededError(refusal)
+            self._spent += costs[0]
+            self._lattice_epsilon_spent += costs[1]
+            self._lattice_delta_spent += costs[2]
+
+    def _checked_costs(self, cost: float, lattice_epsilon: float, lattice_delta: float) -> tuple[Fraction, ...]:
+        return (
+            Fraction(check_number(self._currency, cost, at_least=0.0)),
+            Fraction(check_number("lattice_epsilon", lattice_epsilon, at_least=0.0)),
+            Fraction(check_number("lattice_delta", lattice_delta, at_least=0.0)),
+        )
+
+    def _refusal(self, cost: Fraction, lattice_epsilon: Fraction, lattice_delta: Fraction) -> str | None:
+        """Return why these costs do not fit, or None. The lock is held."""
+        left = self._total - self._spent
+        if cost > left:
+            return (
+                f"{self._currency} = {float(cost)!r} was asked, {_rounded_down(left)!r} is left of {float(self._total)!r}; "
+                "ask with more noise, stop here, or start with a larger epsilon or delta"
+            )
+        meters = (
+            ("lattice_epsilon", lattice_epsilon, self._lattice_epsilon_reserved, self._lattice_epsilon_spent),
+            ("lattice_delta", lattice_delta, self._lattice_delta_reserved, self._lattice_delta_spent),
+        )
+        for name, asked, reserved, spent in meters:
+            if asked > 0 and reserved == 0:
+                return (
+                    f"{name} = {float(asked)!r} was asked, but nothing is reserved for discrete noise; "
+                    "call reserve_lattice() before the first query (the curator does)"
+                )
+            if asked > reserved - spent:
+                return (
+                    f"{name} = {float(asked)!r} was asked, {_rounded_down(reserved - spent)!r} is left "
+                    f"of the reserve of {_rounded_down(reserved)!r}; "
+                    "use a larger integer noise parameter or stop here"
+                )
+        return None
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(epsilon={self._epsilon!r}, delta={self._delta!r}, total={self.total!r}, "
+            f"spent={self.spent!r}, left={self.left!r})"
+        )
+
+
+class Budget(_Filter):
     r"""A budget (ε, δ) for adaptively chosen Gaussian queries.
 
     A query with noise multiplier τ (noise sd / sensitivity) costs μ = 1/(2τ²). The total B = μ(ε, δ) is fixed
@@ -78,160 +247,31 @@ class Budget:
     False
     """
 
-    def __init__(self, epsilon: float, delta: float) -> None:
-        self._epsilon = check_number("epsilon", epsilon, above=0.0)
-        self._delta = check_delta(delta)
-        self._lock = threading.Lock()
-        self._total = Fraction(gaussian_mu(self._epsilon, self._delta))
-        self._spent = Fraction(0)
-        self._lattice_epsilon_reserved = Fraction(0)
-        self._lattice_delta_reserved = Fraction(0)
-        self._lattice_epsilon_spent = Fraction(0)
-        self._lattice_delta_spent = Fraction(0)
+    _currency = "mu"
 
-    @property
-    def epsilon(self) -> float:
-        """The privacy parameter ε of the whole interaction."""
-        return self._epsilon
+    def _price(self, epsilon: float, delta: float) -> float:
+        return gaussian_mu(epsilon, delta)
 
-    @property
-    def delta(self) -> float:
-        """The privacy parameter δ of the whole interaction."""
-        return self._delta
 
-    @property
-    def total(self) -> float:
-        """The total Gaussian cost μ that may be spent."""
-        return float(self._total)
+class StepBudget(_Filter):
+    """A budget (ε, δ) for steps of the subsampled Gaussian mechanism, all of one noise ratio and sampling probability.
 
-    @property
-    def spent(self) -> float:
-        """The Gaussian cost spent so far, rounded up."""
-        return _rounded_up(self._spent)
+    No lossless filter is known for these: noise and sampling are fixed beforehand, and with them the number of steps in
+    all. Stopping early is fine. The lattice reserve is that of `Budget`.
 
-    @property
-    def left(self) -> float:
-        """What can still be spent, rounded down: ``spend(budget.left)`` fits."""
-        with self._lock:
-            return _rounded_down(self._total - self._spent)
+    Parameters
+    ----------
+    epsilon, delta
+        As for `Budget`.
+    noise_ratio, sampling_prob, scheme
+        As for `subsampled_steps`.
+    """
 
-    @property
-    def lattice_epsilon_reserved(self) -> float:
-        """The part of ε set aside for discrete noise, rounded down."""
-        return _rounded_down(self._lattice_epsilon_reserved)
+    _currency = "steps"
 
-    @property
-    def lattice_delta_reserved(self) -> float:
-        """The part of δ set aside for discrete noise, rounded down."""
-        return _rounded_down(self._lattice_delta_reserved)
+    def __init__(self, epsilon: float, delta: float, *, noise_ratio: float, sampling_prob: float, scheme: str) -> None:
+        self.noise_ratio, self.sampling_prob, self.scheme = noise_ratio, sampling_prob, scheme
+        super().__init__(epsilon, delta)
 
-    @property
-    def lattice_epsilon_spent(self) -> float:
-        """The part of the reserve on ε that is used, rounded up."""
-        return _rounded_up(self._lattice_epsilon_spent)
-
-    @property
-    def lattice_delta_spent(self) -> float:
-        """The part of the reserve on δ that is used, rounded up."""
-        return _rounded_up(self._lattice_delta_spent)
-
-    def reserve_lattice(self) -> None:
-        """Set 1e-5 of ε and 1e-6 of δ aside for discrete noise and lower the total accordingly.
-
-        Has no effect when the reserve exists already.
-
-        Raises
-        ------
-        QueryError
-            If something was spent: the filter's total must be fixed before the first query.
-        """
-        with self._lock:
-            if self._lattice_epsilon_reserved > 0:
-                return
-            if self._spent > 0:
-                raise QueryError(
-                    f"reserve_lattice() came after mu = {_rounded_up(self._spent):g} was spent; "
-                    "call it before the first query, the total cannot change afterwards"
-                )
-            # The remainders are floats, and the reserves are exactly what is left of epsilon and delta.
-            epsilon = self._epsilon * (1.0 - _LATTICE_EPSILON_SHARE)
-            delta = self._delta * (1.0 - _LATTICE_DELTA_SHARE)
-            lattice_epsilon = Fraction(self._epsilon) - Fraction(epsilon)
-            # 1e-15 relative covers the rounding of exp and of the product.
-            shrunk = delta * math.exp(-0.5 * _rounded_up(lattice_epsilon)) * (1.0 - 1e-15)
-            self._total = Fraction(gaussian_mu(epsilon, shrunk))
-            self._lattice_epsilon_reserved = lattice_epsilon
-            self._lattice_delta_reserved = Fraction(self._delta) - Fraction(delta)
-
-    def can_spend(self, mu: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> bool:
-        """Whether `spend` with the same arguments would fit now (another thread may be faster)."""
-        costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
-        with self._lock:
-            return self._refusal(*costs) is None
-
-    def spend(self, mu: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> None:
-        """Charge one query, or refuse it and change nothing. To be called before the query is answered.
-
-        Parameters
-        ----------
-        mu
-            Gaussian cost 1/(2τ²) of the query.
-        lattice_epsilon, lattice_delta
-            Slack of discrete noise against Gaussian noise: 12 N/S and N·1e-31 for N released numbers with
-            integer noise parameter S. Taken from the reserve of `reserve_lattice`.
-
-        Raises
-        ------
-        BudgetExceededError
-            If the query does not fit.
-        QueryError
-            If a cost is not a finite number ≥ 0.
-        """
-        costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
-        with self._lock:
-            refusal = self._refusal(*costs)
-            if refusal is not None:
-                raise BudgetExceededError(refusal)
-            self._spent += costs[0]
-            self._lattice_epsilon_spent += costs[1]
-            self._lattice_delta_spent += costs[2]
-
-    @staticmethod
-    def _checked_costs(mu: float, lattice_epsilon: float, lattice_delta: float) -> tuple[Fraction, ...]:
-        return (
-            Fraction(check_number("mu", mu, at_least=0.0)),
-            Fraction(check_number("lattice_epsilon", lattice_epsilon, at_least=0.0)),
-            Fraction(check_number("lattice_delta", lattice_delta, at_least=0.0)),
-        )
-
-    def _refusal(self, mu: Fraction, lattice_epsilon: Fraction, lattice_delta: Fraction) -> str | None:
-        """Return why these costs do not fit, or None. The lock is held."""
-        left = self._total - self._spent
-        if mu > left:
-            return (
-                f"mu = {float(mu)!r} was asked, {_rounded_down(left)!r} is left of {float(self._total)!r}; "
-                "ask with more noise, stop here, or start with a larger epsilon or delta"
-            )
-        meters = (
-            ("lattice_epsilon", lattice_epsilon, self._lattice_epsilon_reserved, self._lattice_epsilon_spent),
-            ("lattice_delta", lattice_delta, self._lattice_delta_reserved, self._lattice_delta_spent),
-        )
-        for name, asked, reserved, spent in meters:
-            if asked > 0 and reserved == 0:
-                return (
-                    f"{name} = {float(asked)!r} was asked, but nothing is reserved for discrete noise; "
-                    "call reserve_lattice() before the first query (the curator does)"
-                )
-            if asked > reserved - spent:
-                return (
-                    f"{name} = {float(asked)!r} was asked, {_rounded_down(reserved - spent)!r} is left "
-                    f"of the reserve of {_rounded_down(reserved)!r}; "
-                    "use a larger integer noise parameter or stop here"
-                )
-        return None
-
-    def __repr__(self) -> str:
-        return (
-            f"Budget(epsilon={self._epsilon!r}, delta={self._delta!r}, total={self.total!r}, "
-            f"spent={self.spent!r}, left={self.left!r})"
-        )
+    def _price(self, epsilon: float, delta: float) -> float:
+        return subsampled_steps(self.noise_ratio, self.sampling_prob, epsilon, delta, scheme=self.scheme)

@@ -1,0 +1,705 @@
+"""The command line: what a budget means (`account`), what it buys (`plan`), and a private run to look at (`demo`).
+
+It uses the package's public interface only and reads no data. Heavy modules are imported inside the commands, so
+that help texts come at once; every error is one line on stderr, never a traceback.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+_BISECTION_TOLERANCE = 1e-4
+
+
+class UsageError(Exception):
+    """Options that do not go together. The message names the remedy."""
+
+
+class _Commands(TyperGroup):
+    """The commands, with every expected error turned into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command: 2 for usage errors, 1 for other errors of this package, 130 when interrupted."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            _stop(str(error), 2)
+        except KeyboardInterrupt:
+            typer.echo("Interrupted. What was released so far is spent; no result was written.", err=True)
+            raise typer.Exit(130) from None
+        except Exception as error:
+            from dpmcmc.errors import DPMCMCError, QueryError
+
+            if not isinstance(error, DPMCMCError):
+                raise
+            _stop(str(error), 2 if isinstance(error, QueryError) else 1)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line. The entry point of the `dpmcmc` script."""
+    app()
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    typer.echo(f"Error: {' '.join(message.split())}", err=True)
+    raise typer.Exit(code) from None
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import dpmcmc
+
+        typer.echo(f"dpmcmc {dpmcmc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Differentially private Bayesian inference by MCMC.
+
+    Posterior draws that may be published: every number that leaves the data is an exactly noised sum, paid for from
+    a budget (ε, δ). Neighbouring data sets differ in one row (replace one), and one row is one person.
+
+    Start with [bold]dpmcmc demo[/bold]. Each command has its own [bold]--help[/bold] with examples.
+    """
+
+
+# ---------------------------------------------------------------------------------------------------- account
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON (all digits) instead of a table.")]
+
+
+class Scheme(StrEnum):
+    """How batches are drawn."""
+
+    without_replacement = "without_replacement"
+    poisson = "poisson"
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\n"
+    "What do ε = 4 and δ = 1e-6 allow?  [cyan]dpmcmc account --epsilon 4 --delta 1e-6[/cyan]\n\n"
+    "The noise for 500 queries?  [cyan]dpmcmc account --epsilon 4 --delta 1e-6 --num-queries 500[/cyan]\n\n"
+    "ε of 100 queries at τ = 20?  [cyan]dpmcmc account --noise-multiplier 20 --num-queries 100 --delta 1e-6[/cyan]\n\n"
+    "How many batches?  [cyan]dpmcmc account --sampling-prob 0.01 --noise-ratio 10 --epsilon 4 --delta 1e-6[/cyan]"
+)
+def account(
+    epsilon: Annotated[float | None, typer.Option(help="Privacy parameter ε.", show_default=False)] = None,
+    delta: Annotated[float | None, typer.Option(help="Privacy parameter δ.", show_default=False)] = None,
+    mu: Annotated[
+        float | None,
+        typer.Option(help="Total cost μ of all queries.", show_default=False, rich_help_panel="Queries to all records"),
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            help="τ of each query: noise sd / sensitivity. One query costs 1/(2τ²).",
+            show_default=False,
+            rich_help_panel="Queries to all records",
+        ),
+    ] = None,
+    num_queries: Annotated[
+        int | None,
+        typer.Option(
+            help="Number k of queries with the same τ: μ = k/(2τ²). Default: 1, or as many as ε, δ and τ allow.",
+            min=1,
+            show_default=False,
+            rich_help_panel="Queries to all records",
+        ),
+    ] = None,
+    sampling_prob: Annotated[
+        float | None,
+        typer.Option(
+            help="q = batch size / number of records.", show_default=False, rich_help_panel="Queries to random batches"
+        ),
+    ] = None,
+    noise_ratio: Annotated[
+        float | None,
+        typer.Option(
+            help="Noise sd on the sum over the batch / clip norm of one record.",
+            show_default=False,
+            rich_help_panel="Queries to random batches",
+        ),
+    ] = None,
+    num_steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of batches, all chains together.",
+            min=1,
+            show_default=False,
+            rich_help_panel="Queries to random batches",
+        ),
+    ] = None,
+    scheme: Annotated[
+        Scheme | None,
+        typer.Option(
+            help="How batches are drawn. Default: without_replacement (fixed size).",
+            show_default=False,
+            rich_help_panel="Queries to random batches",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert between ε, δ, μ, noise multipliers and numbers of queries.
+
+    [bold]All records[/bold] (DP-HMC, DP-penalty): give two of --epsilon, --delta and the cost (--mu, or
+    --noise-multiplier with --num-queries); the rest follows. ε, δ and τ together tell how many queries they allow.
+
+    [bold]Random batches[/bold] (DP-SGLD, DP-SGNHT): give --sampling-prob and all but one of --noise-ratio,
+    --num-steps, --epsilon, --delta; the missing one is computed.
+
+    Neighbouring data sets differ by the replacement of one row. Every answer is on the safe side.
+    """
+    batch_options = {
+        "sampling-prob": sampling_prob,
+        "noise-ratio": noise_ratio,
+        "num-steps": num_steps,
+        "scheme": scheme,
+    }
+    full_options = {"mu": mu, "noise-multiplier": noise_multiplier, "num-queries": num_queries}
+    if _given(batch_options):
+        if _given(full_options):
+            raise UsageError(
+                f"{_listed(full_options)} is for queries to all records and {_listed(batch_options)} for random "
+                "batches; leave one group out"
+            )
+        answer = _account_batches(epsilon, delta, sampling_prob, noise_ratio, num_steps, scheme)
+    else:
+        answer = _account_all(epsilon, delta, mu, noise_multiplier, num_queries)
+    if as_json:
+        _print_json(answer)
+        return
+    options = {
+        **batch_options,
+        **full_options,
+        "epsilon": epsilon,
+        "delta": delta,
+        "num-queries": num_queries,
+    }
+    known = {name.replace("-", "_") for name in _given(options)}
+    table = Table(box=box.SIMPLE_HEAD, title="Privacy account", title_justify="left", title_style="bold")
+    table.add_column("")
+    table.add_column("value", justify="right")
+    table.add_column("what it is")
+    for name, value in answer.items():
+        if name in _MEANINGS:
+            symbol, meaning = _MEANINGS[name]
+            style = "" if name in known else "bold green"
+            table.add_row(symbol, Text(_number(value), style), meaning + ("" if name in known else "  ← computed"))
+    Console().print(table)
+
+
+_MEANINGS = {
+    "epsilon": ("ε", "privacy parameter"),
+    "delta": ("δ", "privacy parameter"),
+    "mu": ("μ", "total cost, Σ 1/(2τ²)"),
+    "noise_multiplier": ("τ", "noise sd / sensitivity, each query"),
+    "num_queries": ("k", "number of queries"),
+    "sampling_prob": ("q", "batch size / number of records"),
+    "noise_ratio": ("s/C", "noise sd on the batch sum / clip norm"),
+    "num_steps": ("N", "number of batches, all chains together"),
+    "scheme": ("", "how batches are drawn"),
+}
+
+
+def _account_all(
+    epsilon: float | None,
+    delta: float | None,
+    mu: float | None,
+    noise_multiplier: float | None,
+    num_queries: int | None,
+) -> dict[str, Any]:
+    """Solve δ(ε; μ) with μ = k/(2τ²) for what is missing, rounding to the safe side."""
+    from dpmcmc import privacy
+
+    if mu is not None and noise_multiplier is not None:
+        raise UsageError("--mu and --noise-multiplier both say what is spent; leave one of them out")
+    for name, value in (("--noise-multiplier", noise_multiplier), ("--mu", mu)):
+        if value is not None and not 0.0 < value < math.inf:
+            raise UsageError(f"{name} is {value}; give a positive finite number")
+    if epsilon is not None and delta is not None:
+        if mu is not None or (noise_multiplier is not None and num_queries is not None):
+            raise UsageError("--epsilon, --delta and the cost are all given, nothing is left to compute; leave one out")
+        mu = privacy.gaussian_mu(epsilon, delta)
+        if noise_multiplier is not None:
+            num_queries = math.floor(2 * Fraction(mu) * Fraction(noise_multiplier) ** 2)
+    else:
+        if mu is None and noise_multiplier is not None:
+            mu = _rounded_up(Fraction(num_queries or 1) / (2 * Fraction(noise_multiplier) ** 2))
+        if mu is None or (epsilon is None and delta is None):
+            raise UsageError(
+                "give two of --epsilon, --delta and the cost (--mu, or --noise-multiplier with --num-queries); "
+                "for random batches give --sampling-prob"
+            )
+        if epsilon is None:
+            assert delta is not None
+            epsilon = privacy.gaussian_epsilon(mu, delta)
+        else:
+            delta = privacy.gaussian_delta(mu, epsilon)
+    num_queries = 1 if num_queries is None else num_queries
+    if noise_multiplier is None:
+        noise_multiplier = _smallest_multiplier(num_queries, mu)
+    return {
+        "accountant": "gaussian",
+        "epsilon": epsilon,
+        "delta": delta,
+        "mu": mu,
+        "noise_multiplier": noise_multiplier,
+        "num_queries": num_queries,
+        "neighboring_relation": "replace one",
+    }
+
+
+def _account_batches(
+    epsilon: float | None,
+    delta: float | None,
+    sampling_prob: float | None,
+    noise_ratio: float | None,
+    num_steps: int | None,
+    scheme: Scheme | None,
+) -> dict[str, Any]:
+    """Solve the subsampled curve for the one of ε, δ, number of steps and noise ratio that is missing."""
+    from dpmcmc import privacy
+
+    if sampling_prob is None:
+        raise UsageError("random batches need --sampling-prob (batch size / number of records); add it")
+    unknowns = {"noise-ratio": noise_ratio, "num-steps": num_steps, "epsilon": epsilon, "delta": delta}
+    missing = [name for name, value in unknowns.items() if value is None]
+    if len(missing) != 1:
+        raise UsageError(
+            "with --sampling-prob give all but one of --noise-ratio, --num-steps, --epsilon and --delta; "
+            + (f"missing: {', '.join('--' + name for name in missing)}" if missing else "all four are given")
+        )
+    how: Literal["poisson", "without_replacement"] = "poisson" if scheme is Scheme.poisson else "without_replacement"
+
+    def delta_of(ratio: float, steps: int, at_epsilon: float) -> float:
+        return privacy.subsampled_delta(ratio, sampling_prob, steps, at_epsilon, scheme=how)
+
+    if epsilon is not None and noise_ratio is not None and num_steps is not None:
+        delta = delta_of(noise_ratio, num_steps, epsilon)
+    elif epsilon is not None and noise_ratio is not None and delta is not None:
+        num_steps = privacy.subsampled_steps(noise_ratio, sampling_prob, epsilon, delta, scheme=how)
+    elif noise_ratio is not None and num_steps is not None and delta is not None:
+        ratio, steps, target = noise_ratio, num_steps, delta
+        epsilon = _smallest_safe("epsilon", 1e-3, 1e3, lambda value: delta_of(ratio, steps, value) <= target)
+    elif epsilon is not None and num_steps is not None and delta is not None:
+        at_epsilon, steps, target = epsilon, num_steps, delta
+        noise_ratio = _smallest_safe(
+            "noise ratio", 0.1, 1e6, lambda value: delta_of(value, steps, at_epsilon) <= target
+        )
+    return {
+        "accountant": "subsampled gaussian",
+        "epsilon": epsilon,
+        "delta": delta,
+        "sampling_prob": sampling_prob,
+        "noise_ratio": noise_ratio,
+        "num_steps": num_steps,
+        "scheme": how,
+        "neighboring_relation": "replace one",
+    }
+
+
+def _smallest_safe(name: str, low: float, high: float, is_safe: Callable[[float], bool]) -> float:
+    """Bisect on a logarithmic scale for the smallest safe value; the answer itself was found safe."""
+    if is_safe(low):
+        return low
+    if not is_safe(high):
+        raise UsageError(f"no {name} up to {high:g} is enough; give fewer steps, a smaller q or a larger delta")
+    while high / low > 1.0 + _BISECTION_TOLERANCE:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_safe(middle) else (middle, high)
+    return high
+
+
+def _rounded_up(value: Fraction) -> float:
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def _smallest_multiplier(num_queries: int, mu: float) -> float | None:
+    """Return the smallest float τ with k/(2τ²) ≤ μ, or None where there is no budget at all."""
+    if mu <= 0.0:
+        return None
+    multiplier = math.sqrt(num_queries / (2.0 * mu))
+    while Fraction(num_queries) > 2 * Fraction(mu) * Fraction(multiplier) ** 2:
+        multiplier = math.nextafter(multiplier, math.inf)
+    return multiplier
+
+
+# ------------------------------------------------------------------------------------------------------- plan
+
+
+class SamplerName(StrEnum):
+    """The samplers by their names on the command line."""
+
+    dp_hmc = "dp-hmc"
+    dp_penalty = "dp-penalty"
+    dp_sgld = "dp-sgld"
+    dp_sgnht = "dp-sgnht"
+
+
+class Preset(StrEnum):
+    """The models of the paper's experiments."""
+
+    paper_banana = "paper-banana"
+    paper_gaussian = "paper-gaussian"
+
+
+class Leapfrog(StrEnum):
+    """Ways to save a gradient, or not."""
+
+    position_first = "position_first"
+    momentum_first = "momentum_first"
+    cached = "cached"
+
+
+# For each sampler: the class, the options that the price depends on, and those that it does not depend on (with the
+# value that stands in for them when they are not given; None leaves the class's own default).
+_SAMPLERS: dict[SamplerName, tuple[str, tuple[str, ...], dict[str, float | None]]] = {
+    SamplerName.dp_hmc: (
+        "DPHMC",
+        ("num_leapfrog", "ratio_noise", "gradient_noise"),
+        {"step_size": 1.0, "ratio_clip": 1.0, "gradient_clip": 1.0, "leapfrog": None},
+    ),
+    SamplerName.dp_penalty: ("DPPenalty", ("ratio_noise",), {"proposal_scale": 1.0, "ratio_clip": 1.0, "update": None}),
+    SamplerName.dp_sgld: (
+        "DPSGLD",
+        ("batch_size", "gradient_clip", "step_size"),
+        {"temperature": None, "sampling": None},
+    ),
+    SamplerName.dp_sgnht: ("DPSGNHT", ("batch_size", "gradient_clip", "step_size", "diffusion"), {"sampling": None}),
+}
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\n"
+    "The paper's banana at ε = 4:  [cyan]dpmcmc plan --preset paper-banana --num-records 100000 --epsilon 4[/cyan]\n\n"
+    "The same, another sampler:  [cyan]dpmcmc plan --preset paper-banana --sampler dp-penalty --num-records 100000 "
+    "--epsilon 4[/cyan]\n\n"
+    "Your own settings:  [cyan]dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise 32 --gradient-noise 170 "
+    "--num-records 50000 --epsilon 2 --delta 1e-6[/cyan]"
+)
+def plan(
+    num_records: Annotated[int, typer.Option(help="Number of rows n (public).", min=2)],
+    epsilon: Annotated[float, typer.Option(help="Privacy parameter ε of the whole run.")],
+    delta: Annotated[
+        float | None, typer.Option(help="Privacy parameter δ. Default: 0.1 / num-records.", show_default=False)
+    ] = None,
+    num_chains: Annotated[int, typer.Option(help="Chains; they share the budget.", min=1)] = 4,
+    sampler: Annotated[
+        SamplerName | None, typer.Option(help="The sampler. Default with a preset: dp-hmc.", show_default=False)
+    ] = None,
+    preset: Annotated[
+        Preset | None,
+        typer.Option(
+            help="Start from the paper's settings, noise scaled with √n; other options override them.",
+            show_default=False,
+        ),
+    ] = None,
+    ratio_noise: Annotated[
+        float | None,
+        typer.Option(
+            help="τ of the accept test's log-ratio.", show_default=False, rich_help_panel="dp-hmc and dp-penalty"
+        ),
+    ] = None,
+    ratio_clip: Annotated[
+        float | None,
+        typer.Option(
+            help="Clip bound of log-ratios (no effect on the price).",
+            show_default=False,
+            rich_help_panel="dp-hmc and dp-penalty",
+        ),
+    ] = None,
+    num_leapfrog: Annotated[
+        int | None, typer.Option(help="Leapfrog steps L.", min=1, show_default=False, rich_help_panel="dp-hmc")
+    ] = None,
+    gradient_noise: Annotated[
+        float | None, typer.Option(help="τ of each gradient.", show_default=False, rich_help_panel="dp-hmc")
+    ] = None,
+    leapfrog: Annotated[
+        Leapfrog | None,
+        typer.Option(
+            help="L gradients an iteration (position_first, the default; cached) or L + 1 (momentum_first, the paper).",
+            show_default=False,
+            rich_help_panel="dp-hmc",
+        ),
+    ] = None,
+    proposal_scale: Annotated[
+        float | None,
+        typer.Option(help="Proposal sd (no effect on the price).", show_default=False, rich_help_panel="dp-penalty"),
+    ] = None,
+    update: Annotated[
+        str | None,
+        typer.Option(help="Which components a proposal moves.", show_default=False, rich_help_panel="dp-penalty"),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Records in a batch.", min=1, show_default=False, rich_help_panel="dp-sgld and dp-sgnht"),
+    ] = None,
+    gradient_clip: Annotated[
+        float | None,
+        typer.Option(
+            help="Clip norm of a record's gradient (for dp-hmc: no effect on the price).",
+            show_default=False,
+            rich_help_panel="dp-sgld and dp-sgnht",
+        ),
+    ] = None,
+    step_size: Annotated[
+        float | None,
+        typer.Option(
+            help="Step size h (for dp-hmc: no effect on the price).",
+            show_default=False,
+            rich_help_panel="dp-sgld and dp-sgnht",
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="1 samples the posterior; the paper's released code amounts to 0.5, and so do its presets.",
+            show_default=False,
+            rich_help_panel="dp-sgld and dp-sgnht",
+        ),
+    ] = None,
+    sampling: Annotated[
+        Scheme | None,
+        typer.Option(
+            help="How batches are drawn. Default: without_replacement.",
+            show_default=False,
+            rich_help_panel="dp-sgld and dp-sgnht",
+        ),
+    ] = None,
+    diffusion: Annotated[
+        float | None, typer.Option(help="A of dp-sgnht.", show_default=False, rich_help_panel="dp-sgld and dp-sgnht")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a budget buys: iterations and queries, without any data.
+
+    Nothing is spent and nothing is read. Noise multipliers τ are noise sd / sensitivity; useful ones grow with √n, so
+    that the same accuracy costs less the more people there are.
+    """
+    import dpmcmc
+
+    given = _given(
+        {
+            "ratio_noise": ratio_noise,
+            "ratio_clip": ratio_clip,
+            "num_leapfrog": num_leapfrog,
+            "gradient_noise": gradient_noise,
+            "leapfrog": None if leapfrog is None else leapfrog.value,
+            "proposal_scale": proposal_scale,
+            "update": update,
+            "batch_size": batch_size,
+            "gradient_clip": gradient_clip,
+            "step_size": step_size,
+            "temperature": temperature,
+            "diffusion": diffusion,
+            "sampling": None if sampling is None else sampling.value,
+        }
+    )
+    name, options = _sampler_options(sampler, preset, num_records, given)
+    class_name, _, stand_ins = _SAMPLERS[name]
+    arguments = {option: value for option, value in stand_ins.items() if value is not None} | options
+    delta = 0.1 / num_records if delta is None else delta
+    bought = dpmcmc.plan(
+        getattr(dpmcmc, class_name)(**arguments),
+        num_records=num_records,
+        epsilon=epsilon,
+        delta=delta,
+        num_chains=num_chains,
+    )
+    if as_json:
+        _print_json(
+            {
+                "sampler": name.value,
+                "settings": options,
+                "num_records": num_records,
+                "epsilon": epsilon,
+                "delta": delta,
+                "num_chains": num_chains,
+                "plan": bought.to_dict(),
+            }
+        )
+        return
+    console = Console()
+    console.print(
+        f"With ε = {epsilon:g} and δ = {delta:g}, {num_records:,} records buy {class_name}",
+        Text(f"{bought.num_steps:,} iterations", "bold green"),
+        f"in each of {num_chains} chains.",
+        highlight=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("iterations, all chains together", _number(bought.total_steps))
+    for kind, number in bought.queries.items():
+        table.add_row(Text(f"{kind.replace('_', '-')} queries, all chains together"), _number(number))
+    if bought.mu_total is not None:
+        table.add_row("cost μ of an iteration of one chain", _number(bought.mu_per_step))
+        table.add_row("cost μ of the whole run", _number(bought.mu_total))
+    for option, value in options.items():
+        table.add_row(Text(f"setting: {option.replace('_', ' ')}"), Text(_number(value)))
+    console.print(table)
+    console.print("Nothing was spent: a plan looks at no data.", style="dim")
+
+
+def _sampler_options(
+    sampler: SamplerName | None, preset: Preset | None, num_records: int, given: Mapping[str, Any]
+) -> tuple[SamplerName, dict[str, Any]]:
+    """Return the sampler and its options: those of the preset, overridden by those given."""
+    if sampler is None and preset is None:
+        raise UsageError(f"give --sampler ({', '.join(SamplerName)}) or --preset ({', '.join(Preset)})")
+    name = SamplerName.dp_hmc if sampler is None else sampler
+    _, required, others = _SAMPLERS[name]
+    foreign = [option for option in given if option not in required and option not in others]
+    if foreign:
+        raise UsageError(f"{_listed(foreign)} does not belong to {name}; leave it out or choose another --sampler")
+    defaults: dict[str, Any] = {}
+    if preset is not None:
+        from dpmcmc.demo import paper_settings
+
+        defaults = paper_settings(preset.value, name.value, num_records)
+    options = defaults | dict(given)
+    missing = [option for option in required if option not in options]
+    if missing:
+        raise UsageError(f"{name} needs {_listed(missing)}; give it, or a --preset")
+    return name, options
+
+
+# ------------------------------------------------------------------------------------------------------- demo
+
+
+@app.command(
+    epilog="[bold]Examples[/bold]\n\n"
+    "[cyan]dpmcmc demo[/cyan]   then open dpmcmc-demo/index.html\n\n"
+    "[cyan]dpmcmc demo --fast --out /tmp/demo[/cyan]   a smaller budget, in a quarter of a minute"
+)
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results; files of an earlier demo are replaced.")] = Path(
+        "dpmcmc-demo"
+    ),
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Privacy parameter ε. Default: 15 as in the paper's figures.", show_default=False),
+    ] = None,
+    num_records: Annotated[int, typer.Option(help="Number of synthetic records n; δ is 0.1/n.", min=100)] = 100_000,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Repeatable data and noise. A seeded run is [bold]not private[/bold] and is marked so.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="ε = 4: a tenth of the iterations, a rougher picture.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON: files, summary, what was spent.")] = False,
+) -> None:
+    """Run DP-HMC on the paper's banana model and show the private draws over the exact posterior.
+
+    Draws synthetic records, samples with exact noise under the budget, prints the summary and what was spent and
+    released, and writes posterior.nc (ArviZ), posterior.png and index.html (one page, self-contained).
+
+    Takes about two minutes on two cores, compilation included.
+    """
+    if fast and epsilon is not None:
+        raise UsageError("--fast sets epsilon = 4, but --epsilon is given too; leave one of them out")
+    from dpmcmc import demo as study
+
+    settings = study.Settings(
+        epsilon=study.FAST_EPSILON if fast else study.DEFAULT_EPSILON if epsilon is None else epsilon,
+        num_records=num_records,
+        seed=seed,
+    )
+    study.prepare_folder(out)
+    bought = study.planned(settings)
+    if not as_json:
+        console = Console()
+        console.print(Text("dpmcmc demo: DP-HMC on the paper's banana model", "bold"))
+        for line in study.description(settings, bought):
+            console.print(Text(f" • {line}"))
+        console.print()
+    outcome = study.run(settings, progress=not as_json)
+    files = study.write(outcome, out)
+    if as_json:
+        _print_json(study.report(outcome, files))
+        return
+    from dpmcmc.results import summary_table
+
+    console.print(summary_table(outcome.posterior))
+    statement = Table(
+        box=box.SIMPLE_HEAD,
+        show_header=False,
+        title="What was spent and released",
+        title_justify="left",
+        title_style="bold",
+    )
+    statement.add_column("", style="dim")
+    statement.add_column("")
+    for label, value in study.statement_rows(outcome):
+        statement.add_row(Text(label), Text(value))
+    console.print(statement)
+    if not outcome.posterior.privacy.private:
+        console.print(Text("NOT PRIVATE: this run was seeded; who knows the seed knows the noise.", "bold red"))
+    console.print(Text("Written", "bold"))
+    for path, what in files.items():
+        console.print(Text(f"  {path}  ({what})"), soft_wrap=True)
+    console.print(
+        Text(
+            "How to read the page: the blue draws should fill the orange regions, and in each chain's trace wander over"
+        ),
+        Text("the whole orange band."),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- shared
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _listed(options: Any) -> str:
+    names = _given(options) if isinstance(options, Mapping) else options
+    return ", ".join("--" + name.replace("_", "-") for name in names)
+
+
+def _number(value: Any) -> str:
+    """Write a number so that a person can read it."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def _print_json(answer: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(answer, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

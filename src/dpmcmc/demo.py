@@ -1,0 +1,671 @@
+"""The demonstration: DP-HMC on the paper's banana model, and one page that shows what came out.
+
+It uses the package's public interface only. The records are synthetic, which is the only reason why it may also show
+the exact posterior; nothing here is meant for real data.
+"""
+
+import html
+import io
+import math
+import os
+import re
+import secrets
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any, Literal
+
+import jax
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+import dpmcmc
+from dpmcmc.errors import DPMCMCError, QueryError
+
+DEFAULT_EPSILON = 15.0
+"""The largest budget of the paper: the picture is a good one, and it takes about two minutes."""
+FAST_EPSILON = 4.0
+
+_PAPER_NUM_RECORDS = 100_000
+_NUM_CHAINS = 4
+_MIN_STEPS = 4
+_NUM_EXACT_DRAWS = 100_000
+_TRUE_PARAMETER = (0.0, 3.0)
+_REGIONS = (0.99, 0.9, 0.5)
+
+# The settings of the paper's experiments. What ends in `_per_root_n` is multiplied by √n, `_times_n` divided by n.
+_PAPER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "paper-banana": {
+        "dp-hmc": {
+            "step_size": 0.006,
+            "num_leapfrog": 25,
+            "ratio_clip": 0.1,
+            "gradient_clip": 0.05,
+            "ratio_noise_per_root_n": 0.10,
+            "gradient_noise_per_root_n": 0.55,
+        },
+        "dp-penalty": {"proposal_scale": 0.06, "ratio_clip": 0.15, "ratio_noise_per_root_n": 0.17},
+        "dp-sgld": {"batch_size": 1000, "gradient_clip": 0.2, "step_size_times_n": 1.0, "temperature": 0.5},
+        "dp-sgnht": {"batch_size": 1000, "gradient_clip": 0.2, "step_size_times_n": 100.0, "diffusion": 50.0},
+    },
+    "paper-gaussian": {
+        "dp-hmc": {
+            "step_size": 0.00015,
+            "num_leapfrog": 12,
+            "ratio_clip": 6.0,
+            "gradient_clip": 10.0,
+            "ratio_noise_per_root_n": 0.10,
+            "gradient_noise_per_root_n": 0.25,
+        },
+        "dp-penalty": {"proposal_scale": 0.0007, "ratio_clip": 10.0, "ratio_noise_per_root_n": 0.05},
+        "dp-sgld": {"batch_size": 1000, "gradient_clip": 15.0, "step_size_times_n": 0.008, "temperature": 0.5},
+        "dp-sgnht": {"batch_size": 1000, "gradient_clip": 12.0, "step_size_times_n": 0.2, "diffusion": 30.0},
+    },
+}
+
+
+class OutputError(DPMCMCError):
+    """The folder for the results cannot be written."""
+
+
+def paper_settings(preset: str, sampler: str, num_records: int) -> dict[str, Any]:
+    """Return the arguments of a sampler as in the paper's experiments, noise scaled with √n.
+
+    Parameters
+    ----------
+    preset
+        "paper-banana" or "paper-gaussian".
+    sampler
+        "dp-hmc", "dp-penalty", "dp-sgld" or "dp-sgnht".
+    num_records
+        n. The paper has 100,000.
+
+    Examples
+    --------
+    >>> paper_settings("paper-banana", "dp-penalty", 10_000)
+    {'proposal_scale': 0.06, 'ratio_clip': 0.15, 'ratio_noise': 17.0}
+    """
+    settings: dict[str, Any] = {}
+    for name, value in _PAPER_SETTINGS[preset][sampler].items():
+        if name.endswith("_per_root_n"):
+            settings[name.removesuffix("_per_root_n")] = value * math.sqrt(num_records)
+        elif name.endswith("_times_n"):
+            settings[name.removesuffix("_times_n")] = value / num_records
+        else:
+            settings[name] = value
+    return settings
+
+
+# -------------------------------------------------------------------------------------------------------- run
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the demonstration runs.
+
+    Attributes
+    ----------
+    epsilon
+        Privacy parameter ε of the whole run.
+    num_records
+        n; δ is 0.1/n as in the paper.
+    seed
+        For a repeatable run, which is not private.
+    """
+
+    epsilon: float = DEFAULT_EPSILON
+    num_records: int = _PAPER_NUM_RECORDS
+    seed: int | None = None
+
+    @property
+    def delta(self) -> float:
+        """δ = 0.1/n, as in the paper."""
+        return 0.1 / self.num_records
+
+    @property
+    def sampler_arguments(self) -> dict[str, Any]:
+        """The paper's settings; for another n than the paper's the step follows the posterior's width, 1/√n."""
+        arguments = paper_settings("paper-banana", "dp-hmc", self.num_records)
+        arguments["step_size"] *= math.sqrt(_PAPER_NUM_RECORDS / self.num_records)
+        return arguments
+
+    @property
+    def start_scale(self) -> float:
+        """The sd s of the starting points: the mean of the two posterior sds when the data mean is the true one.
+
+        A function of n and of the model's constants only: for S = 1/(n/σ² + 1/σ₀²) the sds are √S₁ and
+        √(S₂ + 2a²S₁²). (The paper takes the sds of the reference posterior, which looks at the data.)
+        """
+        model = dpmcmc.models.Banana()
+        first, second = 1.0 / (self.num_records / np.array(model.variances) + 1.0 / model.prior_variance)
+        return float(0.5 * (math.sqrt(first) + math.sqrt(second + 2.0 * (model.curvature * first) ** 2)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run and, because the records are synthetic, the exact posterior beside it.
+
+    Attributes
+    ----------
+    settings
+        What was run.
+    posterior
+        What `dpmcmc.sample` returned.
+    draws
+        Private draws, chains × draws × 2.
+    exact_draws_not_private
+        Independent draws of the exact posterior, draws × 2.
+    regions_not_private
+        Outlines of the exact posterior's smallest regions, by their probability.
+    seconds
+        Time of sampling, compilation included.
+    """
+
+    settings: Settings
+    posterior: Any
+    draws: NDArray[np.float64]
+    exact_draws_not_private: NDArray[np.float64]
+    regions_not_private: dict[float, NDArray[np.float64]]
+    seconds: float
+
+
+def planned(settings: Settings) -> Any:
+    """Return what the budget buys; refuse a budget that buys no chain worth looking at."""
+    bought = dpmcmc.plan(
+        dpmcmc.DPHMC(**settings.sampler_arguments),
+        num_records=settings.num_records,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        num_chains=_NUM_CHAINS,
+    )
+    if bought.num_steps < _MIN_STEPS:
+        raise QueryError(
+            f"epsilon = {settings.epsilon:g} and {settings.num_records:,} records buy {bought.num_steps} iterations in "
+            f"each chain, too few to show; raise --epsilon or --num-records"
+        )
+    return bought
+
+
+def description(settings: Settings, bought: Any) -> list[str]:
+    """Say in a few lines what is about to happen."""
+    noise = "exact noise" if settings.seed is None else f"noise from seed {settings.seed} (NOT private)"
+    return [
+        f"{settings.num_records:,} synthetic records are drawn from the model with true parameter (0, 3).",
+        f"DP-HMC with the paper's settings and {noise}: ε = {settings.epsilon:g}, δ = {settings.delta:g} buy "
+        f"{bought.num_steps:,} iterations in each of {_NUM_CHAINS} chains.",
+        "As the data are synthetic, the exact posterior is drawn too, to compare. Real data would not allow that.",
+        f"Chains start at the true parameter + N(0, {settings.start_scale:.2g}²), as in the paper: given, not taken "
+        "from the data.",
+    ]
+
+
+def run(settings: Settings, *, progress: bool = True) -> Outcome:
+    """Generate records, sample privately, and draw the exact posterior for comparison."""
+    # A seeded run's noise comes from the seed itself, so that data and starting points take another stream.
+    generator = np.random.default_rng(None if settings.seed is None else (settings.seed, 1))
+    data_key, exact_key = jax.random.split(jax.random.key(int(generator.integers(2**32))))
+    model = dpmcmc.models.Banana()
+    data = model.generate(data_key, settings.num_records, _TRUE_PARAMETER)
+    start = np.array(_TRUE_PARAMETER) + settings.start_scale * generator.standard_normal((_NUM_CHAINS, 2))
+    began = time.perf_counter()
+    posterior = dpmcmc.sample(
+        model,
+        data,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
+        sampler=dpmcmc.DPHMC(**settings.sampler_arguments),
+        num_chains=_NUM_CHAINS,
+        init=start,
+        progress=progress,
+        seed=settings.seed,
+    )
+    seconds = time.perf_counter() - began
+    # From here on: the exact posterior, which only synthetic data may show.
+    center, scale = model.straight_posterior_not_private(data)
+    angle = np.linspace(0.0, 2.0 * np.pi, 721)
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    regions = {}
+    for probability in _REGIONS:
+        # The bend keeps areas, so that the smallest region of each probability is a bent ellipse.
+        straight = center + math.sqrt(-2.0 * math.log1p(-probability)) * scale * circle
+        regions[probability] = np.stack(
+            [straight[:, 0], straight[:, 1] - model.curvature * straight[:, 0] ** 2], axis=1
+        )
+    return Outcome(
+        settings=settings,
+        posterior=posterior,
+        draws=np.asarray(posterior.draws["theta"], np.float64),
+        exact_draws_not_private=model.sample_posterior_not_private(exact_key, data, _NUM_EXACT_DRAWS),
+        regions_not_private=regions,
+        seconds=seconds,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- numbers
+
+
+def statement_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return what was spent and released, as pairs of label and text."""
+    privacy = outcome.posterior.privacy
+    rows = [
+        ("Private", "yes" if privacy.private else "NO: seeded noise can be repeated"),
+        ("Mode", str(privacy.mode)),
+        ("Spent", f"ε = {privacy.epsilon:g}, δ = {privacy.delta:g}"),
+    ]
+    if privacy.mu is not None:
+        rows.append(("Gaussian cost", f"μ = {privacy.mu:.6g}"))
+    rows += [
+        ("Unit of privacy", str(privacy.unit_of_privacy)),
+        ("Neighbouring data", str(privacy.neighboring_relation)),
+        ("Number of records (public)", f"{privacy.num_records:,}"),
+    ]
+    for kind, number in privacy.queries.items():
+        multiplier = privacy.noise_multipliers.get(kind)
+        noise = f", noise multiplier τ = {multiplier:.4g}" if isinstance(multiplier, int | float) else ""
+        rows.append((f"Released: {str(kind).replace('_', '-')}", f"{number:,} noisy sums{noise}"))
+    return [
+        *rows,
+        ("Acceptance rate", f"{outcome.posterior.acceptance_rate:.2f}"),
+        ("Accountant", str(privacy.accountant)),
+    ]
+
+
+def summary_rows(outcome: Outcome) -> tuple[list[str], list[tuple[str, list[float]]]]:
+    """Return the column names and the rows of the summary, with the exact posterior's mean and sd at the end."""
+    summary = outcome.posterior.summary()
+    exact = outcome.exact_draws_not_private
+    columns = [*map(str, summary.columns), "exact mean", "exact sd"]
+    rows = []
+    for position, (name, values) in enumerate(zip(summary.index, summary.to_numpy(np.float64), strict=True)):
+        known = [float(exact[:, position].mean()), float(exact[:, position].std())]
+        rows.append((str(name), [*map(float, values), *known]))
+    return columns, rows
+
+
+def report(outcome: Outcome, files: dict[Path, str]) -> dict[str, Any]:
+    """Return the run as plain values for JSON."""
+    privacy = outcome.posterior.privacy
+    columns, rows = summary_rows(outcome)
+    return {
+        "private": bool(privacy.private),
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "mu": privacy.mu,
+        "num_records": privacy.num_records,
+        "queries": {str(kind): int(number) for kind, number in privacy.queries.items()},
+        "num_chains": outcome.draws.shape[0],
+        "num_draws": outcome.draws.shape[1],
+        "acceptance_rate": outcome.posterior.acceptance_rate,
+        "summary": {
+            name: {
+                column: value if math.isfinite(value) else None for column, value in zip(columns, values, strict=True)
+            }
+            for name, values in rows
+        },
+        "seed": outcome.settings.seed,
+        "seconds": round(outcome.seconds, 1),
+        "files": [str(path) for path in files],
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ files
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder and try to write into it, before anything is computed or spent."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dpmcmc-"):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {str(folder)!r} ({error.strerror}); nothing was computed, choose another --out"
+        ) from None
+
+
+def write(outcome: Outcome, folder: Path) -> dict[Path, str]:
+    """Write the draws, the picture and the page, each of them whole or not at all; return what they are."""
+    files = {
+        folder / "posterior.nc": "the draws, an ArviZ file",
+        folder / "posterior.png": "the picture",
+        folder / "index.html": "the page: open it in a browser",
+    }
+    draws, picture, web_page = files
+    try:
+        outcome.posterior.save(draws)  # first, as it cannot be made again; it writes all or nothing by itself
+        _replace(picture, _as_png(posterior_figure(outcome)))
+        _replace(web_page, page(outcome).encode())
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {str(folder)!r} ({error.strerror}); make room or choose another --out"
+        ) from None
+    return files
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Write a temporary file beside the target and move it there."""
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# --------------------------------------------------------------------------------------------------- pictures
+
+# Colours by role, from the palette of Okabe and Ito (told apart by all common kinds of colour vision). In the page
+# they become CSS variables, so that the pictures follow the reader's light or dark theme.
+_INK, _MUTED, _LINE, _PRIVATE, _EXACT = "#1b1f24", "#59636e", "#d0d7de", "#0072b2", "#e69f00"
+_ROLES = {_INK: "ink", _MUTED: "muted", _LINE: "line", _PRIVATE: "private", _EXACT: "exact"}
+_STYLE: Any = {  # Any, as matplotlib's stubs differ between versions
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.edgecolor": _MUTED,
+    "axes.labelcolor": _INK,
+    "axes.labelsize": 11,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titlecolor": _INK,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "text.color": _INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "svg.fonttype": "path",
+}
+_NAMES = ("θ₁", "θ₂")
+
+
+def _word(outcome: Outcome) -> str:
+    return "private" if outcome.posterior.privacy.private else "seeded, NOT private"
+
+
+def posterior_figure(outcome: Outcome) -> Figure:
+    """Draw the private draws over the exact posterior's regions, with both marginals."""
+    draws = outcome.draws.reshape(-1, 2)
+    exact = outcome.exact_draws_not_private
+    everything = np.concatenate([draws, outcome.regions_not_private[_REGIONS[0]]])
+    low, high = everything.min(axis=0), everything.max(axis=0)
+    low, high = low - 0.04 * (high - low), high + 0.04 * (high - low)
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(7.6, 6.2), layout="constrained")
+        grid = figure.add_gridspec(2, 2, width_ratios=(4, 1.15), height_ratios=(1.05, 4), wspace=0.03, hspace=0.03)
+        plane = figure.add_subplot(grid[1, 0])
+        for strength, probability in enumerate(_REGIONS):
+            outline = outcome.regions_not_private[probability]
+            plane.fill(*outline.T, facecolor=_EXACT, alpha=0.16 + 0.1 * strength, linewidth=0)
+            plane.plot(*outline.T, color=_EXACT, linewidth=1.1)
+        plane.plot(*draws.T, "o", color=_PRIVATE, alpha=0.45, markersize=2.8, markeredgewidth=0)
+        plane.set(xlabel=_NAMES[0], ylabel=_NAMES[1], xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+        top = figure.add_subplot(grid[0, 0], sharex=plane)
+        right = figure.add_subplot(grid[1, 1], sharey=plane)
+        for coordinate, axis in enumerate((top, right)):
+            ends = (float(low[coordinate]), float(high[coordinate]))
+            orientation: Literal["vertical", "horizontal"] = "vertical" if axis is top else "horizontal"
+            axis.hist(
+                exact[:, coordinate],
+                bins=np.linspace(*ends, 91).tolist(),
+                density=True,
+                orientation=orientation,
+                histtype="stepfilled",
+                facecolor=_EXACT,
+                alpha=0.4,
+            )
+            axis.hist(
+                draws[:, coordinate],
+                bins=np.linspace(*ends, 31).tolist(),
+                density=True,
+                orientation=orientation,
+                histtype="step",
+                color=_PRIVATE,
+                linewidth=1.4,
+            )
+        top.tick_params(labelbottom=False, left=False, labelleft=False)
+        right.tick_params(labelleft=False, bottom=False, labelbottom=False)
+        top.spines["left"].set_visible(False)
+        right.spines["bottom"].set_visible(False)
+        privacy = outcome.posterior.privacy
+        plane.plot([], [], "o", color=_PRIVATE, markersize=5, label=f"{len(draws):,} draws ({_word(outcome)})")
+        plane.fill([], [], facecolor=_EXACT, alpha=0.5, label="exact posterior:\n50, 90, 99 % regions")
+        corner = figure.add_subplot(grid[0, 1])
+        corner.axis("off")
+        corner.text(0.0, 0.95, f"ε = {privacy.epsilon:g}\nδ = {privacy.delta:g}\nn = {privacy.num_records:,}", va="top")
+        plane.legend(loc="upper left", handletextpad=0.5, borderaxespad=0.2)
+    return figure
+
+
+def trace_figure(outcome: Outcome) -> Figure:
+    """Draw the chains one by one, over the band that holds 95 % of the exact posterior."""
+    num_chains, num_draws, _ = outcome.draws.shape
+    bands = np.quantile(outcome.exact_draws_not_private, (0.025, 0.975), axis=0)
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9.6, 3.6), layout="constrained")
+        axes = figure.subplots(2, num_chains, sharex=True, sharey="row", squeeze=False)
+        for chain in range(num_chains):
+            for coordinate in range(2):
+                axis = axes[coordinate, chain]
+                axis.axhspan(*bands[:, coordinate], facecolor=_EXACT, alpha=0.28, linewidth=0)
+                axis.plot(
+                    np.arange(1, num_draws + 1), outcome.draws[chain, :, coordinate], color=_PRIVATE, linewidth=0.8
+                )
+                axis.margins(x=0.01)
+            axes[0, chain].set_title(f"chain {chain + 1}")
+        for coordinate in range(2):
+            axes[coordinate, 0].set_ylabel(_NAMES[coordinate])
+        figure.supxlabel("iteration after warm-up", fontsize=10)
+    return figure
+
+
+def _as_png(figure: Figure) -> bytes:
+    with matplotlib.rc_context(_STYLE):
+        FigureCanvasAgg(figure)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=200, facecolor="white", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _as_svg(figure: Figure, name: str, label: str) -> str:
+    """Return the figure as inline SVG whose colours are the page's, with identifiers of its own."""
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    drawing = buffer.getvalue()
+    drawing = drawing[drawing.index("<svg") :]
+    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(r'\bid="', f'id="{name}-', drawing)
+    drawing = re.sub(r'href="#', f'href="#{name}-', drawing)
+    drawing = drawing.replace("url(#", f"url(#{name}-")
+    for colour, role in _ROLES.items():
+        drawing = drawing.replace(colour, f"var(--{role})")
+    drawing = re.sub(r' width="[\d.]+pt"', "", drawing, count=1)
+    drawing = re.sub(r' height="[\d.]+pt"', "", drawing, count=1)
+    return drawing.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
+
+
+# ----------------------------------------------------------------------------------------------------- the page
+
+
+def code_lines(settings: Settings) -> str:
+    """Return the lines of Python that made the draws, ready to be copied."""
+    values = settings.sampler_arguments
+    stream, seeded = ("", "") if settings.seed is None else (f"({settings.seed}, 1)", f", seed={settings.seed}")
+    return "\n".join(
+        [
+            "import math, dpmcmc, jax, numpy as np",
+            "",
+            f"n = {settings.num_records:_}",
+            "model = dpmcmc.models.Banana()",
+            f"generator = np.random.default_rng({stream})",
+            "data_key, _ = jax.random.split(jax.random.key(int(generator.integers(2**32))))",
+            "data = model.generate(data_key, n)",
+            "sampler = dpmcmc.DPHMC(",
+            f"    step_size={values['step_size']!r}, num_leapfrog={values['num_leapfrog']:g}, "
+            f"ratio_clip={values['ratio_clip']:g}, gradient_clip={values['gradient_clip']:g},",
+            "    ratio_noise=0.10 * math.sqrt(n), gradient_noise=0.55 * math.sqrt(n),",
+            ")",
+            f"start = np.array([0.0, 3.0]) + {settings.start_scale!r} * generator.standard_normal(({_NUM_CHAINS}, 2))",
+            f"posterior = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n, sampler=sampler,",
+            f"                          num_chains={_NUM_CHAINS}, init=start{seeded})",
+            'posterior.save("posterior.nc")',
+            "print(posterior.summary(), posterior.privacy)",
+        ]
+    )
+
+
+def page(outcome: Outcome) -> str:
+    """Return the page: HTML with everything inside, nothing fetched from anywhere."""
+    settings, privacy = outcome.settings, outcome.posterior.privacy
+    num_chains, num_draws, _ = outcome.draws.shape
+    columns, rows = summary_rows(outcome)
+    tiles = [
+        (f"{privacy.epsilon:g}", "ε spent"),
+        (f"{privacy.delta:g}", "δ spent"),
+        (f"{privacy.num_records:,}", "records"),
+        (f"{num_chains * num_draws:,}", f"draws in {num_chains} chains"),
+        (f"{outcome.posterior.acceptance_rate:.2f}", "acceptance"),
+        (f"{sum(privacy.queries.values()):,}", "noisy sums released"),
+    ]
+    banner = (
+        '<p class="badge">Private: exact noise, every sum paid for before it was computed</p>'
+        if privacy.private
+        else '<p class="warning" role="alert"><strong>Not private: seeded.</strong> Who knows the seed can take the '
+        "noise off again. For reproducible research on data that are not secret only.</p>"
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in dict(privacy.versions).items())
+    return Template(_PAGE).substitute(
+        title="Private draws over the exact posterior",
+        banner=banner,
+        lead=html.escape(
+            f"DP-HMC on the banana model of Räisä, Koskela and Honkela: {privacy.num_records:,} synthetic records, "
+            f"(ε, δ) = ({privacy.epsilon:g}, {privacy.delta:g}). The sampler never saw a record, only noisy sums."
+        ),
+        tiles="".join(
+            f"<div><dd>{html.escape(value)}</dd><dt>{html.escape(label)}</dt></div>" for value, label in tiles
+        ),
+        main_figure=_as_svg(
+            posterior_figure(outcome), "plane", "Private draws over the regions of the exact posterior, with marginals"
+        ),
+        main_caption=html.escape(
+            f"Dots and blue lines: the draws of this run ({_word(outcome)}). Orange: the exact posterior, its "
+            "smallest regions that hold 50, 90 and 99 % and its marginals. A good run fills the regions and follows "
+            "the marginals."
+        ),
+        trace_figure=_as_svg(trace_figure(outcome), "traces", "Trace of each chain for both parameters"),
+        trace_caption=html.escape(
+            "The chains after warm-up. Orange: the band that holds 95 % of the exact posterior. Flat stretches are "
+            "rejected proposals. Draws are computed from releases alone, so that they may be shown."
+        ),
+        summary=_table(["", *columns], [[name, *map(_short, values)] for name, values in rows], "numbers"),
+        statement=_table([], [[label, value] for label, value in statement_rows(outcome)], "statement"),
+        start=html.escape(
+            f"The chains started at the true parameter (0, 3) + N(0, {settings.start_scale:.2g}²), as in the paper: "
+            "given, not taken from the data."
+        ),
+        code=html.escape(code_lines(settings)),
+        footer=html.escape(f"Made by dpmcmc demo in {outcome.seconds:.0f} s of sampling. {versions}"),
+    )
+
+
+def _short(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _table(head: list[str], rows: list[list[str]], kind: str) -> str:
+    header = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(first)}</th>'
+        + "".join(f"<td>{html.escape(value)}</td>" for value in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return (
+        f'<div class="scroll"><table class="{kind}">'
+        + (f"<thead><tr>{header}</tr></thead>" if head else "")
+        + f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title · dpmcmc</title>
+<style>
+:root { color-scheme: light dark; --paper: #ffffff; --panel: #f6f8fa; --ink: #1b1f24; --muted: #59636e; --line: #d0d7de;
+  --private: #0072b2; --exact: #e69f00; --good: #00664a; --bad: #b3261e; --bad-panel: #fdecea; }
+@media (prefers-color-scheme: dark) { :root { --paper: #0f1419; --panel: #171d24; --ink: #e6edf3; --muted: #9aa7b4;
+  --line: #303a45; --private: #6cc3f5; --exact: #e69f00; --good: #4fd1a5; --bad: #ff8a80; --bad-panel: #3a1512; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.01em; }
+h2 { font-size: 1.15rem; margin: 2.5rem 0 .75rem; }
+p { margin: .5rem 0; max-width: 46rem; }
+.lead { font-size: 1.08rem; color: var(--muted); }
+.badge { color: var(--good); font-weight: 600; }
+.warning { max-width: none; color: var(--bad); background: var(--bad-panel); border-left: 4px solid var(--bad);
+  padding: .75rem 1rem; }
+.note { border-left: 4px solid var(--exact); padding: .1rem 0 .1rem 1rem; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.2rem, 1fr)); gap: .75rem; margin: 1.5rem 0; }
+dl div { background: var(--panel); border-radius: .5rem; padding: .7rem .9rem; display: flex; flex-direction: column; }
+dd { margin: 0; font-size: 1.3rem; font-weight: 600; font-variant-numeric: tabular-nums; }
+dt { color: var(--muted); font-size: .85rem; }
+figure { margin: 1.5rem 0; }
+figure svg { display: block; width: 100%; height: auto; }
+figure.plane svg { max-width: 46rem; margin: 0 auto; }
+figcaption { color: var(--muted); font-size: .92rem; margin-top: .5rem; max-width: 46rem; }
+figure.plane figcaption { margin-left: auto; margin-right: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+th, td { padding: .4rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+thead th { color: var(--muted); font-weight: 500; border-bottom: 1.5px solid var(--muted); }
+tbody th { font-weight: 500; white-space: nowrap; }
+.numbers th:not(:first-child), .numbers td { text-align: right; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
+.statement th { color: var(--muted); width: 16rem; }
+pre { background: var(--panel); border-radius: .5rem; padding: 1rem; overflow-x: auto; font-size: .84rem;
+  line-height: 1.5; }
+footer { margin-top: 3rem; color: var(--muted); font-size: .85rem; }
+@media print { main { padding: 0; } figure, table { break-inside: avoid; } }
+</style>
+</head>
+<body>
+<main>
+<h1>$title</h1>
+<p class="lead">$lead</p>
+$banner
+<dl>$tiles</dl>
+<figure class="plane">$main_figure
+<figcaption>$main_caption</figcaption></figure>
+<p class="note">All that is orange is <strong>not private</strong>. It can be shown here because the records are
+synthetic; with real data the page would end at the blue.</p>
+<h2>Summary</h2>
+$summary
+<h2>The chains</h2>
+<figure>$trace_figure
+<figcaption>$trace_caption</figcaption></figure>
+<p>$start</p>
+<h2>What was spent and released</h2>
+$statement
+<h2>The code</h2>
+<pre><code>$code</code></pre>
+<footer>$footer</footer>
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,6 @@
+"""From a budget to draws: the plan of a run, and the run."""
+
+from dpmcmc.inference.planning import Plan, plan
+from dpmcmc.inference.sampling import sample
+
+__all__ = ["Plan", "plan", "sample"]

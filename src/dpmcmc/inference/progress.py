@@ -1,0 +1,47 @@
+"""A progress bar for a run: steps, acceptance (released, hence public), budget spent, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+Progress = Callable[[int, Any, Any], None]
+
+
+def no_progress(steps: int, info: Any, budget: Any) -> None:
+    """Report nothing."""
+
+
+@contextmanager
+def terminal_progress(name: str, total_steps: int) -> Iterator[Progress]:
+    """Show a Rich progress bar on the terminal's standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[facts]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    with bar:
+        task = bar.add_task(f"{name}: steps of each chain", total=total_steps, facts="compiling")
+
+        def report(steps: int, info: Any, budget: Any) -> None:
+            facts = []
+            acceptance = getattr(info, "acceptance", None)
+            if acceptance is not None:
+                facts.append(f"accepted {float(np.mean(acceptance)):.2f}")
+            if budget is not None:
+                facts.append(f"spent {budget.spent / budget.total:.0%}")
+            bar.update(task, advance=steps, facts=", ".join(facts))
+
+        yield report

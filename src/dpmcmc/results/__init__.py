@@ -1,0 +1,10 @@
+"""What a user is handed: the posterior draws with their privacy statement, to summarise, plot, save and load.
+
+Nothing here sees a record; it holds released quantities only, and refuses to hold others.
+"""
+
+from dpmcmc.results.files import ResultError
+from dpmcmc.results.posterior import Posterior, load
+from dpmcmc.results.table import summary_table
+
+__all__ = ["Posterior", "ResultError", "load", "summary_table"]

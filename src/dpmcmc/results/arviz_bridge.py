@@ -1,0 +1,77 @@
+"""The one place that knows which ArviZ is installed: 0.x (InferenceData) or 1.x (xarray's DataTree).
+
+It passes on the groups it is given and adds none. ArviZ is imported when first used, because that takes seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+Groups = Mapping[str, Mapping[str, np.ndarray]]
+
+
+def import_arviz() -> Any:
+    """Return the ``arviz`` module; the announcement that 0.x prints when it is imported is left out."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        return import_module("arviz")
+
+
+def build(
+    groups: Groups,
+    *,
+    dims: Mapping[str, Sequence[str]],
+    coords: Mapping[str, Sequence[Any]],
+    attributes: dict[str, Any],
+) -> Any:
+    """Return ``groups`` as the object that the installed ArviZ works with; root and every group get ``attributes``."""
+    with quiet():
+        data = _from_dict(
+            import_arviz(),
+            {group: dict(variables) for group, variables in groups.items()},
+            dims={name: list(names) for name, names in dims.items()},
+            coords={name: list(values) for name, values in coords.items()},
+        )
+    data.attrs.update(attributes)
+    for group in groups:
+        data[group].attrs.update(attributes)
+    return data
+
+
+def _from_dict(arviz: Any, groups: dict[str, dict[str, np.ndarray]], **options: Any) -> Any:
+    """Call ``from_dict`` as the installed version wants it: groups as keywords (0.x) or as one mapping (1.x)."""
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return arviz.from_dict(groups, save_warmup=True, **options)
+    return arviz.from_dict(**groups, save_warmup=True, **options)
+
+
+def as_tree(data: Any) -> Any:
+    """Return what :func:`build` made as a DataTree, which both versions write and read alike."""
+    xarray = import_module("xarray")
+    if isinstance(data, xarray.DataTree):
+        return data
+    tree = xarray.DataTree.from_dict({group: data[group] for group in data.groups()})
+    tree.attrs = dict(data.attrs)
+    return tree
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what ArviZ says about one chain, few draws or constant draws: its NaN says the same."""
+    logger = logging.getLogger("arviz")
+    level = logger.level
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", category=RuntimeWarning)
+        warnings.simplefilter("ignore", category=UserWarning)
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

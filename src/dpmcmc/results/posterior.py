@@ -1,0 +1,373 @@
+"""The posterior draws of a run, with the privacy statement that goes wherever they go.
+
+Holds released quantities only: draws, acceptance and step sizes. It never sees a record, and refuses log-likelihoods,
+energies, clip fractions and anything else that was not released.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpmcmc.errors import NotPrivateError, QueryError
+from dpmcmc.privacy.statement import PrivacyStatement
+from dpmcmc.results import arviz_bridge
+from dpmcmc.results.files import ResultError, check_path, read_tree, write_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas  # type: ignore[import-untyped]
+
+__all__ = ["RELEASED_STATS", "Posterior", "load"]
+
+RELEASED_STATS = ("acceptance", "step_size")
+"""What a sampler may report of each iteration beside the draw: all of it was released."""
+
+_FORMAT = 1
+_SAMPLE_DIMENSIONS = ("chain", "draw")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Posterior:
+    """Draws from the posterior, in constrained space, and what may be said about them.
+
+    Parameters
+    ----------
+    draws
+        By parameter: array of shape chains × draws × the parameter's own, after warm-up. Read-only.
+    warmup_draws
+        The same for the warm-up; empty, or with 0 draws, if there was none.
+    sample_stats, warmup_stats
+        ``"acceptance"`` and ``"step_size"``, each chains × draws. Any other name is refused.
+    privacy
+        What was guaranteed.
+    sampler, model
+        What to call them.
+    dims, coords
+        Names of the parameters' own dimensions, and labels along these, as in ArviZ:
+        ``dims={"beta": ["coefficient"]}, coords={"coefficient": ["age", "income"]}``.
+
+    Raises
+    ------
+    NotPrivateError
+        A statistic other than acceptance and step size was given.
+    ResultError
+        Shapes, names or labels do not fit together.
+
+    Examples
+    --------
+    >>> from dpmcmc.privacy.statement import SEEDED_MODE
+    >>> privacy = PrivacyStatement(private=False, mode=SEEDED_MODE, epsilon=1.0, delta=1e-6, num_records=100,
+    ...                            accountant="Gaussian composition")
+    >>> Posterior(draws={"beta": np.zeros((4, 100, 3))}, privacy=privacy, sampler="DP-HMC", model="logistic")
+    Posterior(model='logistic', sampler='DP-HMC', 4 chains × 100 draws, not private: seeded)
+    """
+
+    draws: Mapping[str, np.ndarray]
+    warmup_draws: Mapping[str, np.ndarray] = field(default_factory=dict)
+    sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
+    warmup_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
+    privacy: PrivacyStatement
+    sampler: str
+    model: str
+    dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.privacy, PrivacyStatement):
+            raise ResultError(f"privacy is a {type(self.privacy).__name__}; give a PrivacyStatement")
+        draws = _arrays("draws", self.draws)
+        if not draws:
+            raise ResultError("draws is empty; give at least one parameter")
+        chains, num_draws = _leading_shape("draws", draws)
+        if chains < 1 or num_draws < 1:
+            raise ResultError(f"draws has {chains} chains × {num_draws} draws; there must be at least one of each")
+        warmup = _arrays("warmup_draws", self.warmup_draws)
+        if not warmup:
+            warmup = {name: np.empty((chains, 0, *value.shape[2:]), value.dtype) for name, value in draws.items()}
+        warmup_chains, num_warmup = _leading_shape("warmup_draws", warmup)
+        same_names = set(warmup) == set(draws)
+        if warmup_chains != chains or not same_names or any(warmup[k].shape[2:] != draws[k].shape[2:] for k in draws):
+            raise ResultError("warmup_draws must have the chains, parameters and parameter shapes of draws")
+        dims, coords = _check_labels(draws, self.dims, self.coords)
+        checked: dict[str, dict[str, Any]] = {
+            "draws": draws,
+            "warmup_draws": {name: warmup[name] for name in draws},
+            "sample_stats": _stats("sample_stats", self.sample_stats, (chains, num_draws)),
+            "warmup_stats": _stats("warmup_stats", self.warmup_stats, (chains, num_warmup)),
+            "dims": dims,
+            "coords": coords,
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, MappingProxyType(_read_only(value)))
+
+    @property
+    def num_chains(self) -> int:
+        """Number of chains."""
+        return int(next(iter(self.draws.values())).shape[0])
+
+    @property
+    def num_draws(self) -> int:
+        """Number of draws of each chain after warm-up."""
+        return int(next(iter(self.draws.values())).shape[1])
+
+    @property
+    def num_warmup(self) -> int:
+        """Number of warm-up draws of each chain that were kept."""
+        return int(next(iter(self.warmup_draws.values())).shape[1])
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Mean acceptance over chains and draws after warm-up; None for a sampler that accepts everything untested."""
+        acceptance = self.sample_stats.get("acceptance")
+        return None if acceptance is None else float(np.mean(acceptance))
+
+    def summary(self, **options: Any) -> pandas.DataFrame:
+        """Return mean, sd, interval, MCSE, ESS and R̂ of every parameter, by :func:`arviz.summary`.
+
+        What cannot be estimated (R̂ of one chain or of constant draws, ESS of fewer than four draws) is NaN.
+        ``attrs`` of the table hold the privacy statement; if the run was not private, the name of its index says so,
+        which shows wherever the table is printed or written to CSV.
+
+        Parameters
+        ----------
+        **options
+            Passed to :func:`arviz.summary`, for example ``kind="diagnostics"`` or ``round_to=4``.
+        """
+        data = self.to_arviz()
+        with arviz_bridge.quiet():
+            table = arviz_bridge.import_arviz().summary(data, **options)
+        table.attrs.update(self._privacy_attributes())
+        if not self.privacy.private and hasattr(table, "columns"):  # fmt="xarray" has attributes only
+            table.index.name = self.privacy.mode
+        return table
+
+    def to_arviz(self) -> Any:
+        """Return the draws for ArviZ: an ``InferenceData`` (ArviZ 0.x) or an ``xarray.DataTree`` (1.x).
+
+        Groups: ``posterior``, ``sample_stats``, and if warm-up was kept ``warmup_posterior`` and
+        ``warmup_sample_stats``. The root and every group carry the attributes ``privacy`` (the statement as JSON),
+        ``private`` (1 or 0) and ``mode``. A parameter whose name ArviZ cannot hold (with "/", say) is renamed.
+        """
+        variables = self._variable_names()
+        groups = {
+            "posterior": {variables[name]: value for name, value in self.draws.items()},
+            "sample_stats": self.sample_stats,
+            "warmup_posterior": {variables[name]: value for name, value in self.warmup_draws.items()},
+            "warmup_sample_stats": self.warmup_stats,
+        }
+        kept = {
+            group: values
+            for group, values in groups.items()
+            if values and (self.num_warmup or not group.startswith("warmup"))
+        }
+        renamed = {variable: name for name, variable in variables.items() if variable != name}
+        data = arviz_bridge.build(
+            kept,
+            dims={variables[name]: names for name, names in self.dims.items()},
+            coords=self.coords,
+            attributes=self._privacy_attributes(),
+        )
+        data.attrs.update(
+            dpmcmc_format=_FORMAT,
+            inference_library="dpmcmc",
+            model=self.model,
+            sampler=self.sampler,
+            parameters=json.dumps(list(self.draws)),
+            renamed_parameters=json.dumps(renamed),
+        )
+        return data
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write everything to ``path``: netCDF (".nc") or Zarr (".zarr"). :func:`load` restores it exactly.
+
+        An error, a full disk for one, leaves neither half a file nor a damaged earlier one. ArviZ reads these files
+        too. Returns the path.
+        """
+        check_path(path)
+        return write_tree(arviz_bridge.as_tree(self.to_arviz()), path)
+
+    def __repr__(self) -> str:
+        return (
+            f"Posterior(model={self.model!r}, sampler={self.sampler!r}, "
+            f"{self.num_chains} chains × {self.num_draws} draws, {self.privacy.mode})"
+        )
+
+    def __str__(self) -> str:
+        acceptance = "" if self.acceptance_rate is None else f", acceptance {self.acceptance_rate:.3f}"
+        parameters = ", ".join(f"{name} {list(v.shape[2:])}" if v.ndim > 2 else name for name, v in self.draws.items())
+        return "\n".join(
+            [
+                f"Posterior of {self.model} by {self.sampler}",
+                f"{self.num_chains} chains × {self.num_draws} draws after {self.num_warmup} of warm-up{acceptance}",
+                f"Parameters: {parameters}",
+                *str(self.privacy).splitlines()[:2],
+            ]
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let processes hand posteriors to each other: read-only mappings cannot be sent as they are."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return _rebuild, ({k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in values.items()},)
+
+    def _privacy_attributes(self) -> dict[str, Any]:
+        # An int, because netCDF attributes cannot be booleans.
+        return {
+            "privacy": self.privacy.to_json(),
+            "private": int(self.privacy.private),
+            "mode": self.privacy.mode,
+        }
+
+    def _variable_names(self) -> dict[str, str]:
+        """Give each parameter a name that xarray can hold: without "/", and not that of a dimension."""
+        # ArviZ looks dimensions up by name in every group, so a parameter with labels may not share a statistic's name.
+        taken = {*_SAMPLE_DIMENSIONS, *(name for names in self.dims.values() for name in names)}
+        taken.update(name for name in RELEASED_STATS if name in self.dims)
+        variables: dict[str, str] = {}
+        for name in self.draws:
+            variable = name.replace("/", ".")
+            while variable in taken or (variable != name and variable in self.draws):
+                variable += "_"
+            taken.add(variable)
+            variables[name] = variable
+        return variables
+
+
+def load(path: str | os.PathLike[str]) -> Posterior:
+    """Return the posterior that :meth:`Posterior.save` wrote to ``path``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ResultError
+        The file is damaged, or is not a posterior of dpmcmc.
+    """
+    tree = read_tree(path)
+    if "dpmcmc_format" not in tree.attrs or "posterior" not in tree.children:
+        raise ResultError(f"{os.fspath(path)!r} is not a posterior of dpmcmc; give a file that Posterior.save wrote")
+    if tree.attrs["dpmcmc_format"] > _FORMAT:
+        raise ResultError(f"{os.fspath(path)!r} was written by a later version of dpmcmc; upgrade dpmcmc to read it")
+    try:
+        return _from_tree(tree)
+    except (KeyError, TypeError, ResultError, QueryError, json.JSONDecodeError) as error:
+        raise ResultError(f"{os.fspath(path)!r} is not a complete posterior of dpmcmc: {error}") from error
+
+
+def _from_tree(tree: Any) -> Posterior:
+    group_values = {
+        group: {str(name): variable.values for name, variable in node.data_vars.items()}
+        for group, node in tree.children.items()
+    }
+    renamed = json.loads(tree.attrs["renamed_parameters"])
+    original_order = json.loads(tree.attrs["parameters"])
+    variables = {name: name for name in original_order} | {name: variable for variable, name in renamed.items()}
+    dims: dict[str, list[str]] = {}
+    coords: dict[str, list[Any]] = {}
+    for name, variable in variables.items():
+        array = tree["posterior"][variable]
+        own = [str(dimension) for dimension in array.dims[2:]]
+        if own != [f"{variable}_dim_{axis}" for axis in range(len(own))]:
+            dims[name] = own
+            labels = {dimension: array.coords[dimension].values.tolist() for dimension in own}
+            coords.update({key: values for key, values in labels.items() if values != list(range(len(values)))})
+    warmup = group_values.get("warmup_posterior", {})
+    return Posterior(
+        draws={name: group_values["posterior"][variable] for name, variable in variables.items()},
+        warmup_draws={name: warmup[variable] for name, variable in variables.items()} if warmup else {},
+        sample_stats=group_values.get("sample_stats", {}),
+        warmup_stats=group_values.get("warmup_sample_stats", {}),
+        privacy=PrivacyStatement.from_json(tree.attrs["privacy"]),
+        sampler=tree.attrs["sampler"],
+        model=tree.attrs["model"],
+        dims=dims,
+        coords=coords,
+    )
+
+
+def _rebuild(values: dict[str, Any]) -> Posterior:
+    return Posterior(**values)
+
+
+def _arrays(argument: str, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return ``values`` as NumPy arrays of at least chains × draws, of the same leading shape."""
+    arrays = {}
+    for name, value in values.items():
+        array = np.asarray(value)
+        if not isinstance(name, str) or not name:
+            raise ResultError(f"{argument} has the name {name!r}; names are non-empty texts")
+        if array.ndim < 2 or array.dtype.kind not in "fiub":
+            raise ResultError(
+                f"{argument}[{name!r}] has shape {array.shape} and type {array.dtype}; "
+                "give numbers of shape chains × draws × the parameter's own"
+            )
+        arrays[name] = array
+    return arrays
+
+
+def _leading_shape(argument: str, arrays: Mapping[str, np.ndarray]) -> tuple[int, int]:
+    shapes = {name: array.shape[:2] for name, array in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        raise ResultError(f"{argument} has different numbers of chains × draws: {shapes}; they must agree")
+    chains, num_draws = next(iter(shapes.values()))
+    return int(chains), int(num_draws)
+
+
+def _stats(argument: str, values: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, np.ndarray]:
+    refused = [name for name in values if name not in RELEASED_STATS]
+    if refused:
+        raise NotPrivateError(
+            f"{argument} has {refused}, which may not have been released; only {list(RELEASED_STATS)} can be kept"
+        )
+    arrays = _arrays(argument, values)
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise ResultError(f"{argument}[{name!r}] has shape {array.shape}; the draws have {shape} (chains × draws)")
+    return arrays
+
+
+def _check_labels(
+    draws: Mapping[str, np.ndarray], dims: Mapping[str, Sequence[str]], coords: Mapping[str, Sequence[Any]]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Any, ...]]]:
+    """Return ``dims`` and ``coords`` as tuples if they fit the draws, and each other."""
+    sizes: dict[str, int] = {}
+    for name, names in dims.items():
+        if name not in draws:
+            raise ResultError(f"dims has {name!r}, which is not a parameter; the parameters are {list(draws)}")
+        shape = draws[name].shape[2:]
+        if len(names) != len(shape) or len(set(names)) != len(names) or set(names) & set(_SAMPLE_DIMENSIONS):
+            raise ResultError(
+                f"dims[{name!r}] is {list(names)}; the parameter has shape {shape}, so give as many different names, "
+                f"other than {list(_SAMPLE_DIMENSIONS)}"
+            )
+        for dimension, size in zip(names, shape, strict=True):
+            if not dimension or "/" in dimension:
+                raise ResultError(f"dims[{name!r}] has the name {dimension!r}; give a name without '/'")
+            if sizes.setdefault(dimension, size) != size:
+                raise ResultError(f"dims gives {dimension!r} the sizes {sizes[dimension]} and {size}; use two names")
+    for dimension, labels in coords.items():
+        if dimension not in sizes:
+            raise ResultError(f"coords has {dimension!r}, which dims does not name; dims names {sorted(sizes)}")
+        if len(labels) != sizes[dimension]:
+            raise ResultError(f"coords[{dimension!r}] has {len(labels)} labels for {sizes[dimension]} entries")
+    return (
+        {name: tuple(names) for name, names in dims.items()},
+        {dimension: tuple(np.asarray(labels).tolist()) for dimension, labels in coords.items()},
+    )
+
+
+def _read_only(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with arrays as read-only views; nothing is copied."""
+    views = dict(values)
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            views[name] = value.view()
+            views[name].flags.writeable = False
+    return views

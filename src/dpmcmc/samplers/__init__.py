@@ -1,0 +1,11 @@
+"""The samplers: one file each, written against the oracle. None of them ever sees a record."""
+
+from dpmcmc.samplers.base import Kernel, Noise, Queries, Sampler
+from dpmcmc.samplers.dp_hmc import DPHMC
+from dpmcmc.samplers.dp_penalty import DPPenalty
+from dpmcmc.samplers.dp_sgld import DPSGLD
+from dpmcmc.samplers.dp_sgnht import DPSGNHT
+from dpmcmc.samplers.hmc import HMC
+from dpmcmc.samplers.rwmh import RWMH
+
+__all__ = ["DPHMC", "DPSGLD", "DPSGNHT", "HMC", "RWMH", "DPPenalty", "Kernel", "Noise", "Queries", "Sampler"]

@@ -1,0 +1,111 @@
+"""What every sampler is: settings, the queries that they declare, and a pair of pure functions.
+
+A sampler sees an :class:`~dpmcmc.curator.oracle.Oracle` and the model's public prior, never data. All chains are
+advanced together: positions have shape chains × dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpmcmc.curator.oracle import Oracle
+from dpmcmc.curator.queries import BatchGradient, Gradient, LogRatio
+from dpmcmc.errors import ModelError, QueryError
+from dpmcmc.models import Model
+
+
+class Queries(NamedTuple):
+    """What a sampler asks of the data for each chain; a counting oracle in the tests holds it to this."""
+
+    gradient: Gradient | BatchGradient | None = None
+    log_ratio: LogRatio | None = None
+    gradients_per_step: int = 0
+    log_ratios_per_step: int = 0
+    gradients_at_start: int = 0
+
+
+class Noise(NamedTuple):
+    """Integer noise for one step (or for the start), drawn by the host, and the secret batches of a minibatch sampler.
+
+    gradient: gradients × chains × dimension. log_ratio: chains. batch: see ``Oracle.batch_gradient``.
+    """
+
+    gradient: Any
+    log_ratio: Any
+    batch: Any = None
+
+
+class Kernel(NamedTuple):
+    """``init(key, theta, oracle, noise) -> state`` and ``step(key, state, oracle, noise) -> state, info``.
+
+    A state has a field ``position``; an info holds released quantities only.
+    """
+
+    init: Callable[[jax.Array, jax.Array, Oracle, Noise], Any]
+    step: Callable[[jax.Array, Any, Oracle, Noise], tuple[Any, Any]]
+
+
+class Sampler(Protocol):
+    """Settings of an algorithm."""
+
+    name: ClassVar[str]
+    private: ClassVar[bool]
+
+    def queries(self, num_records: int) -> Queries:
+        """Declare what one step asks, for each chain."""
+        ...
+
+    def kernel(self, model: Model, num_records: int) -> Kernel:
+        """Build the pure functions for a model."""
+        ...
+
+
+class LogPrior(NamedTuple):
+    """The public part of the target, for a batch of chains."""
+
+    value: Callable[[jax.Array], jax.Array]
+    gradient: Callable[[jax.Array], jax.Array]
+
+
+def log_prior_of(model: Model) -> LogPrior:
+    """Batch the model's unconstrained log-prior and its gradient over chains."""
+    return LogPrior(jax.vmap(model.unconstrained_log_prior), jax.vmap(jax.grad(model.unconstrained_log_prior)))
+
+
+def check_positive(**arguments: Any) -> None:
+    """Raise a QueryError that names the first argument that is not a positive finite number."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise QueryError(f"{name} = {value!r} is not a number; give a positive finite number")
+        if not (math.isfinite(value) and value > 0):
+            raise QueryError(f"{name} = {value!r} is out of range; give a positive finite number")
+
+
+def check_count(**arguments: Any) -> None:
+    """Raise a QueryError that names the first argument that is not a whole number of at least 1."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise QueryError(f"{name} = {value!r} must be a whole number of at least 1")
+
+
+def check_choice(choices: tuple[Any, ...], **arguments: Any) -> None:
+    """Raise a QueryError that names the first argument that is not among the choices."""
+    for name, value in arguments.items():
+        if value not in choices:
+            raise QueryError(f"{name} = {value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
+
+
+def per_coordinate(name: str, value: Any, dimension: int) -> jax.Array:
+    """Turn a positive scalar or a vector of them into a vector, or raise."""
+    array = np.asarray(value, dtype=np.float64)
+    if array.ndim == 0:
+        array = np.full(dimension, array)
+    if array.shape != (dimension,) or not (np.all(np.isfinite(array)) and np.all(array > 0)):
+        raise ModelError(f"{name} must be a positive number or {dimension} of them, got shape {np.shape(value)}")
+    return jnp.asarray(array)

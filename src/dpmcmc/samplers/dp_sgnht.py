@@ -1,0 +1,96 @@
+"""DP-SGNHT: the stochastic-gradient Nosé–Hoover thermostat, whose own noise is the privacy mechanism's.
+
+Ding et al. (2014). With step size h and diffusion A, on a random batch of b of the n records:
+
+    p ← p − ξhp + h (∇ln p(θ) + (n/b) · [Σ_batch clip_C(∇ln p(x|θ)) + noise]),  noise sd s = √(2Ah)·b/(hn),
+    θ ← θ + hp,   ξ ← ξ + h (pᵀp/d − 1),   ξ₀ = A,
+
+so that h(n/b)·noise ~ N(0, 2Ah); the thermostat ξ also absorbs noise of unknown size from the batches. There is no
+accept test: the step size biases the result. The budget fixes the number of steps beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpmcmc.curator.oracle import Oracle
+from dpmcmc.curator.queries import BatchGradient, Sampling
+from dpmcmc.models import Model
+from dpmcmc.samplers.base import Kernel, Noise, Queries, check_choice, check_count, check_positive, log_prior_of
+
+
+class State(NamedTuple):
+    """Position, momentum and thermostat of each chain."""
+
+    position: jax.Array
+    momentum: jax.Array
+    thermostat: jax.Array
+
+
+class Info(NamedTuple):
+    """Released quantities of one step."""
+
+    step_size: jax.Array
+
+
+@dataclass(frozen=True)
+class DPSGNHT:
+    """Settings of DP-SGNHT.
+
+    Parameters
+    ----------
+    batch_size
+        b, the (expected) size of a batch.
+    gradient_clip
+        C: norm to which each record's gradient is clipped.
+    step_size
+        h.
+    diffusion
+        A.
+    sampling
+        "without_replacement" or "poisson".
+    """
+
+    batch_size: int
+    gradient_clip: float
+    step_size: float
+    diffusion: float
+    sampling: Sampling = "without_replacement"
+    name: ClassVar[str] = "DP-SGNHT"
+    private: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_count(batch_size=self.batch_size)
+        check_positive(gradient_clip=self.gradient_clip, step_size=self.step_size, diffusion=self.diffusion)
+        check_choice(("without_replacement", "poisson"), sampling=self.sampling)
+
+    def queries(self, num_records: int) -> Queries:
+        """Declare one batch gradient a step, with the noise that the dynamics need."""
+        noise_sd = math.sqrt(2.0 * self.diffusion * self.step_size) * self.batch_size / (self.step_size * num_records)
+        gradient = BatchGradient(self.gradient_clip, noise_sd / self.gradient_clip, self.batch_size, self.sampling)
+        return Queries(gradient=gradient, gradients_per_step=1)
+
+    def kernel(self, model: Model, num_records: int) -> Kernel:
+        """Build init and step."""
+        log_prior = log_prior_of(model)
+        weight = num_records / self.batch_size
+        size = self.step_size
+
+        def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: Noise) -> State:
+            momentum = jax.random.normal(key, theta.shape, dtype=jnp.float64)
+            return State(theta, momentum, jnp.full(len(theta), self.diffusion))
+
+        def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
+            release = oracle.batch_gradient(state.position, noise.batch, noise.gradient[0])
+            force = log_prior.gradient(state.position) + weight * release.value
+            friction = state.thermostat[:, None] * state.momentum
+            momentum = state.momentum + size * (force - friction)
+            thermostat = state.thermostat + size * (jnp.mean(momentum**2, axis=-1) - 1.0)
+            return State(state.position + size * momentum, momentum, thermostat), Info(jnp.full(len(momentum), size))
+
+        return Kernel(init, step)

@@ -1,0 +1,54 @@
+"""HMC without noise, for research on data that are not secret: the baseline, and the paper's clipping study.
+
+The kernel is DP-HMC's with an oracle that adds no noise; clipping is optional.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dpmcmc.models import Model
+from dpmcmc.samplers.base import Kernel, Queries, check_choice, check_count, check_positive
+from dpmcmc.samplers.dp_hmc import Jitter, Leapfrog, build_kernel
+from dpmcmc.samplers.integrators import INTEGRATORS, gradients_per_step
+
+
+@dataclass(frozen=True)
+class HMC:
+    """Settings of HMC. Not private.
+
+    Parameters
+    ----------
+    step_size, num_leapfrog, mass_matrix, leapfrog, jitter
+        As for :class:`~dpmcmc.samplers.dp_hmc.DPHMC`.
+    ratio_clip, gradient_clip
+        Clip bounds b_l and b_g of DP-HMC, or None for no clipping.
+    """
+
+    step_size: float
+    num_leapfrog: int
+    ratio_clip: float | None = None
+    gradient_clip: float | None = None
+    mass_matrix: Any = None
+    leapfrog: Leapfrog = "momentum_first"
+    jitter: Jitter = None
+    name: ClassVar[str] = "HMC"
+    private: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_positive(step_size=self.step_size)
+        clips = {"ratio_clip": self.ratio_clip, "gradient_clip": self.gradient_clip}
+        check_positive(**{name: clip for name, clip in clips.items() if clip is not None})
+        check_count(num_leapfrog=self.num_leapfrog)
+        check_choice(tuple(INTEGRATORS), leapfrog=self.leapfrog)
+        check_choice(("halton", None), jitter=self.jitter)
+
+    def queries(self, num_records: int) -> Queries:
+        """Declare how often the oracle is asked."""
+        per_step, at_start = gradients_per_step(self.leapfrog, self.num_leapfrog)
+        return Queries(gradients_per_step=per_step, log_ratios_per_step=1, gradients_at_start=at_start)
+
+    def kernel(self, model: Model, num_records: int) -> Kernel:
+        """Build init and step."""
+        return build_kernel(model, self.step_size, self.mass_matrix, self.leapfrog, self.jitter)
