@@ -1,10 +1,10 @@
-# Everything a newcomer needs: `make test`. Each target does its own set-up in .venv.
+# Everything a newcomer needs: `make demo` and `make test`. Each target does its own set-up in .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install lint test test-all clean
+.PHONY: install demo lint test test-all clean
 
 install: $(STAMP)
 
@@ -14,6 +14,9 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $(STAMP)
+
+demo: install
+	$(BIN)/dpmcmc demo
 
 lint: install
 	$(BIN)/ruff check .
@@ -28,4 +31,4 @@ test-all: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis dpmcmc-demo

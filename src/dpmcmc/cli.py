@@ -36,7 +36,7 @@ class _Commands(TyperGroup):
         except UsageError as error:
             _stop(str(error), 2)
         except KeyboardInterrupt:
-            typer.echo("Interrupted. What was released so far is spent; no result was written.", err=True)
+            typer.echo("Interrupted; no result was written.", err=True)
             raise typer.Exit(130) from None
         except Exception as error:
             from dpmcmc.errors import DPMCMCError, QueryError
@@ -50,7 +50,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -85,7 +85,7 @@ def _root(
     Posterior draws that may be published: every number that leaves the data is an exactly noised sum, paid for from
     a budget (ε, δ). Neighbouring data sets differ in one row (replace one), and one row is one person.
 
-    Start with [bold]dpmcmc demo[/bold]. Each command has its own [bold]--help[/bold] with examples.
+    Start with `dpmcmc demo`. Each command has its own `--help` with examples.
     """
 
 
@@ -102,11 +102,11 @@ class Scheme(StrEnum):
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
-    "What do ε = 4 and δ = 1e-6 allow?  [cyan]dpmcmc account --epsilon 4 --delta 1e-6[/cyan]\n\n"
-    "The noise for 500 queries?  [cyan]dpmcmc account --epsilon 4 --delta 1e-6 --num-queries 500[/cyan]\n\n"
-    "ε of 100 queries at τ = 20?  [cyan]dpmcmc account --noise-multiplier 20 --num-queries 100 --delta 1e-6[/cyan]\n\n"
-    "How many batches?  [cyan]dpmcmc account --sampling-prob 0.01 --noise-ratio 10 --epsilon 4 --delta 1e-6[/cyan]"
+    epilog="**Examples**\n\n"
+    "What do ε = 4 and δ = 1e-6 allow?  `dpmcmc account --epsilon 4 --delta 1e-6`\n\n"
+    "The noise for 500 queries?  `dpmcmc account --epsilon 4 --delta 1e-6 --num-queries 500`\n\n"
+    "ε of 100 queries at τ = 20?  `dpmcmc account --noise-multiplier 20 --num-queries 100 --delta 1e-6`\n\n"
+    "How many batches?  `dpmcmc account --sampling-prob 0.01 --noise-ratio 10 --epsilon 4 --delta 1e-6`"
 )
 def account(
     epsilon: Annotated[float | None, typer.Option(help="Privacy parameter ε.", show_default=False)] = None,
@@ -167,10 +167,10 @@ def account(
 ) -> None:
     """Convert between ε, δ, μ, noise multipliers and numbers of queries.
 
-    [bold]All records[/bold] (DP-HMC, DP-penalty): give two of --epsilon, --delta and the cost (--mu, or
+    **All records** (DP-HMC, DP-penalty): give two of --epsilon, --delta and the cost (--mu, or
     --noise-multiplier with --num-queries); the rest follows. ε, δ and τ together tell how many queries they allow.
 
-    [bold]Random batches[/bold] (DP-SGLD, DP-SGNHT): give --sampling-prob and all but one of --noise-ratio,
+    **Random batches** (DP-SGLD, DP-SGNHT): give --sampling-prob and all but one of --noise-ratio,
     --num-steps, --epsilon, --delta; the missing one is computed.
 
     Neighbouring data sets differ by the replacement of one row. Every answer is on the safe side.
@@ -194,14 +194,9 @@ def account(
     if as_json:
         _print_json(answer)
         return
-    options = {
-        **batch_options,
-        **full_options,
-        "epsilon": epsilon,
-        "delta": delta,
-        "num-queries": num_queries,
-    }
+    options = {**batch_options, **full_options, "epsilon": epsilon, "delta": delta}
     known = {name.replace("-", "_") for name in _given(options)}
+    assumed = {"scheme"} if epsilon and delta and noise_multiplier else {"scheme", "num_queries"}
     table = Table(box=box.SIMPLE_HEAD, title="Privacy account", title_justify="left", title_style="bold")
     table.add_column("")
     table.add_column("value", justify="right")
@@ -209,8 +204,8 @@ def account(
     for name, value in answer.items():
         if name in _MEANINGS:
             symbol, meaning = _MEANINGS[name]
-            style = "" if name in known else "bold green"
-            table.add_row(symbol, Text(_number(value), style), meaning + ("" if name in known else "  ← computed"))
+            origin = "" if name in known else "  (assumed)" if name in assumed else "  ← computed"
+            table.add_row(symbol, Text(_number(value), "bold green" if "computed" in origin else ""), meaning + origin)
     Console().print(table)
 
 
@@ -370,6 +365,14 @@ class Preset(StrEnum):
     paper_gaussian = "paper-gaussian"
 
 
+class Update(StrEnum):
+    """What a proposal of dp-penalty moves."""
+
+    all_components = "all"
+    one_component = "one_component"
+    guided = "guided"
+
+
 class Leapfrog(StrEnum):
     """Ways to save a gradient, or not."""
 
@@ -397,12 +400,12 @@ _SAMPLERS: dict[SamplerName, tuple[str, tuple[str, ...], dict[str, float | None]
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
-    "The paper's banana at ε = 4:  [cyan]dpmcmc plan --preset paper-banana --num-records 100000 --epsilon 4[/cyan]\n\n"
-    "The same, another sampler:  [cyan]dpmcmc plan --preset paper-banana --sampler dp-penalty --num-records 100000 "
-    "--epsilon 4[/cyan]\n\n"
-    "Your own settings:  [cyan]dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise 32 --gradient-noise 170 "
-    "--num-records 50000 --epsilon 2 --delta 1e-6[/cyan]"
+    epilog="**Examples**\n\n"
+    "The paper's banana at ε = 4:  `dpmcmc plan --preset paper-banana --num-records 100000 --epsilon 4`\n\n"
+    "The same, another sampler:  `dpmcmc plan --preset paper-banana --sampler dp-penalty --num-records 100000 "
+    "--epsilon 4`\n\n"
+    "Your own settings:  `dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise 32 --gradient-noise 170 "
+    "--num-records 50000 --epsilon 2 --delta 1e-6`"
 )
 def plan(
     num_records: Annotated[int, typer.Option(help="Number of rows n (public).", min=2)],
@@ -454,7 +457,7 @@ def plan(
         typer.Option(help="Proposal sd (no effect on the price).", show_default=False, rich_help_panel="dp-penalty"),
     ] = None,
     update: Annotated[
-        str | None,
+        Update | None,
         typer.Option(help="Which components a proposal moves.", show_default=False, rich_help_panel="dp-penalty"),
     ] = None,
     batch_size: Annotated[
@@ -513,7 +516,7 @@ def plan(
             "gradient_noise": gradient_noise,
             "leapfrog": None if leapfrog is None else leapfrog.value,
             "proposal_scale": proposal_scale,
-            "update": update,
+            "update": None if update is None else update.value,
             "batch_size": batch_size,
             "gradient_clip": gradient_clip,
             "step_size": step_size,
@@ -595,9 +598,9 @@ def _sampler_options(
 
 
 @app.command(
-    epilog="[bold]Examples[/bold]\n\n"
-    "[cyan]dpmcmc demo[/cyan]   then open dpmcmc-demo/index.html\n\n"
-    "[cyan]dpmcmc demo --fast --out /tmp/demo[/cyan]   a smaller budget, in a quarter of a minute"
+    epilog="**Examples**\n\n"
+    "`dpmcmc demo`   then open dpmcmc-demo/index.html\n\n"
+    "`dpmcmc demo --fast --out my-demo`   a smaller budget, in half a minute"
 )
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results; files of an earlier demo are replaced.")] = Path(
@@ -611,7 +614,7 @@ def demo(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Repeatable data and noise. A seeded run is [bold]not private[/bold] and is marked so.",
+            help="Repeatable data and noise. A seeded run is not private and is marked so.",
             min=0,
             show_default=False,
         ),
@@ -640,17 +643,21 @@ def demo(
     if not as_json:
         console = Console()
         console.print(Text("dpmcmc demo: DP-HMC on the paper's banana model", "bold"))
+        points = Table.grid(padding=(0, 1))
         for line in study.description(settings, bought):
-            console.print(Text(f" • {line}"))
+            points.add_row(" •", Text(line))
+        console.print(points)
         console.print()
     outcome = study.run(settings, progress=not as_json)
     files = study.write(outcome, out)
     if as_json:
         _print_json(study.report(outcome, files))
         return
-    from dpmcmc.results import summary_table
-
-    console.print(summary_table(outcome.posterior))
+    if outcome.draws.shape[1] < bought.num_steps // 2:
+        console.print(Text("Interrupted: these are the draws up to there; all of ε counts as spent.", "bold"))
+    console.print(_summary_table(*study.summary_rows(outcome)))
+    console.print(Text(study.mixing_note(outcome)))
+    console.print()
     statement = Table(
         box=box.SIMPLE_HEAD,
         show_header=False,
@@ -674,6 +681,18 @@ def demo(
         ),
         Text("the whole orange band."),
     )
+
+
+def _summary_table(columns: list[str], rows: list[tuple[str, list[float]]]) -> Table:
+    """Return the summary with the exact posterior beside it, narrow enough for a terminal of 80 columns."""
+    shown = [place for place, name in enumerate(columns) if not name.startswith(("mcse", "hdi", "eti"))]
+    table = Table(box=box.SIMPLE_HEAD, title="Summary of the draws", title_justify="left", title_style="bold")
+    table.add_column("")
+    for place in shown:
+        table.add_column(Text(columns[place]), justify="right", overflow="fold")
+    for name, values in rows:
+        table.add_row(Text(name), *(f"{values[place]:.3g}" for place in shown))
+    return table
 
 
 # ----------------------------------------------------------------------------------------------------- shared

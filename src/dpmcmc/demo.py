@@ -23,6 +23,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 import dpmcmc
 from dpmcmc.errors import DPMCMCError, QueryError
@@ -37,6 +38,8 @@ _MIN_STEPS = 4
 _NUM_EXACT_DRAWS = 100_000
 _TRUE_PARAMETER = (0.0, 3.0)
 _REGIONS = (0.99, 0.9, 0.5)
+_GOOD_R_HAT = 1.05
+_GOOD_REACH = 0.8
 
 # The settings of the paper's experiments. What ends in `_per_root_n` is multiplied by √n, `_times_n` divided by n.
 _PAPER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
@@ -147,6 +150,45 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class ExactPosterior:
+    """The banana posterior in closed form: θ = (u₁, u₂ − a u₁²), u Gaussian. Not private.
+
+    Attributes
+    ----------
+    center, scale
+        Mean and standard deviations of u.
+    curvature
+        a.
+    draws
+        Independent draws of θ, draws × 2.
+    """
+
+    center: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    curvature: float
+    draws: NDArray[np.float64]
+
+    def region(self, probability: float) -> NDArray[np.float64]:
+        """Return the outline of the smallest region of this probability: the bend keeps areas, so a bent ellipse."""
+        angle = np.linspace(0.0, 2.0 * np.pi, 721)
+        circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        straight = self.center + math.sqrt(-2.0 * math.log1p(-probability)) * self.scale * circle
+        return np.stack([straight[:, 0], straight[:, 1] - self.curvature * straight[:, 0] ** 2], axis=1)
+
+    def marginal(self, coordinate: int, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the density of θ₁ (Gaussian) or of θ₂ (the mean over u₁ of the density of u₂ at θ₂ + a u₁²)."""
+        if coordinate == 0:
+            return _normal_density(points, self.center[0], self.scale[0])
+        nodes = self.center[0] + self.scale[0] * ndtri((np.arange(1000) + 0.5) / 1000)
+        shifted = points[:, None] + self.curvature * nodes**2
+        return _normal_density(shifted, self.center[1], self.scale[1]).mean(axis=1)
+
+
+def _normal_density(points: NDArray[np.float64], mean: float, scale: float) -> NDArray[np.float64]:
+    return np.exp(-0.5 * ((points - mean) / scale) ** 2) / (scale * math.sqrt(2.0 * math.pi))
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A finished run and, because the records are synthetic, the exact posterior beside it.
 
@@ -158,10 +200,8 @@ class Outcome:
         What `dpmcmc.sample` returned.
     draws
         Private draws, chains × draws × 2.
-    exact_draws_not_private
-        Independent draws of the exact posterior, draws × 2.
-    regions_not_private
-        Outlines of the exact posterior's smallest regions, by their probability.
+    exact_not_private
+        What only synthetic data may show.
     seconds
         Time of sampling, compilation included.
     """
@@ -169,8 +209,7 @@ class Outcome:
     settings: Settings
     posterior: Any
     draws: NDArray[np.float64]
-    exact_draws_not_private: NDArray[np.float64]
-    regions_not_private: dict[float, NDArray[np.float64]]
+    exact_not_private: ExactPosterior
     seconds: float
 
 
@@ -225,23 +264,13 @@ def run(settings: Settings, *, progress: bool = True) -> Outcome:
         seed=settings.seed,
     )
     seconds = time.perf_counter() - began
-    # From here on: the exact posterior, which only synthetic data may show.
     center, scale = model.straight_posterior_not_private(data)
-    angle = np.linspace(0.0, 2.0 * np.pi, 721)
-    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    regions = {}
-    for probability in _REGIONS:
-        # The bend keeps areas, so that the smallest region of each probability is a bent ellipse.
-        straight = center + math.sqrt(-2.0 * math.log1p(-probability)) * scale * circle
-        regions[probability] = np.stack(
-            [straight[:, 0], straight[:, 1] - model.curvature * straight[:, 0] ** 2], axis=1
-        )
+    exact_draws = model.sample_posterior_not_private(exact_key, data, _NUM_EXACT_DRAWS)
     return Outcome(
         settings=settings,
         posterior=posterior,
         draws=np.asarray(posterior.draws["theta"], np.float64),
-        exact_draws_not_private=model.sample_posterior_not_private(exact_key, data, _NUM_EXACT_DRAWS),
-        regions_not_private=regions,
+        exact_not_private=ExactPosterior(center, scale, model.curvature, exact_draws),
         seconds=seconds,
     )
 
@@ -255,7 +284,10 @@ def statement_rows(outcome: Outcome) -> list[tuple[str, str]]:
     rows = [
         ("Private", "yes" if privacy.private else "NO: seeded noise can be repeated"),
         ("Mode", str(privacy.mode)),
-        ("Spent", f"ε = {privacy.epsilon:g}, δ = {privacy.delta:g}"),
+        (
+            "Spent" if privacy.private else "Accounted for, no guarantee",
+            f"ε = {privacy.epsilon:g}, δ = {privacy.delta:g}",
+        ),
     ]
     if privacy.mu is not None:
         rows.append(("Gaussian cost", f"μ = {privacy.mu:.6g}"))
@@ -277,14 +309,35 @@ def statement_rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 def summary_rows(outcome: Outcome) -> tuple[list[str], list[tuple[str, list[float]]]]:
     """Return the column names and the rows of the summary, with the exact posterior's mean and sd at the end."""
-    summary = outcome.posterior.summary()
-    exact = outcome.exact_draws_not_private
+    summary = outcome.posterior.summary(round_to="none").drop(columns=["mcse_sd", "ess_tail"], errors="ignore")
+    exact = outcome.exact_not_private.draws
     columns = [*map(str, summary.columns), "exact mean", "exact sd"]
     rows = []
     for position, (name, values) in enumerate(zip(summary.index, summary.to_numpy(np.float64), strict=True)):
         known = [float(exact[:, position].mean()), float(exact[:, position].std())]
         rows.append((str(name), [*map(float, values), *known]))
     return columns, rows
+
+
+def mixing_note(outcome: Outcome) -> str:
+    """Say in two sentences how far the chains can be trusted: R̂, and the sd beside the exact one."""
+    columns, rows = summary_rows(outcome)
+
+    def column(name: str) -> NDArray[np.float64]:
+        return np.array([values[columns.index(name)] for _, values in rows])
+
+    worst, reach = column("r_hat").max(), (column("sd") / column("exact sd")).min()
+    agreement = (
+        "the chains agree with each other"
+        if worst <= _GOOD_R_HAT
+        else "the chains are too short to agree with each other; the budget decides their length"
+    )
+    coverage = (
+        "they cover the width of the posterior"
+        if reach >= _GOOD_REACH
+        else f"the narrowest sd is {reach:.0%} of the exact one, so they have not reached all of the banana's arms"
+    )
+    return f"R̂ is {worst:.2f} at most: {agreement}. Against the exact posterior: {coverage}."
 
 
 def report(outcome: Outcome, files: dict[Path, str]) -> dict[str, Any]:
@@ -385,25 +438,35 @@ _STYLE: Any = {  # Any, as matplotlib's stubs differ between versions
     "svg.fonttype": "path",
 }
 _NAMES = ("θ₁", "θ₂")
+# How the marginal of each parameter is drawn: along the top, and along the right side.
+_MARGINALS: tuple[tuple[str, Literal["vertical", "horizontal"]], ...] = (
+    ("fill_between", "vertical"),
+    ("fill_betweenx", "horizontal"),
+)
 
 
 def _word(outcome: Outcome) -> str:
     return "private" if outcome.posterior.privacy.private else "seeded, NOT private"
 
 
+def _limits(outcome: Outcome) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the corners of a box that holds all draws and the largest region, with a margin."""
+    everything = np.concatenate([outcome.draws.reshape(-1, 2), outcome.exact_not_private.region(_REGIONS[0])])
+    low, high = everything.min(axis=0), everything.max(axis=0)
+    return low - 0.04 * (high - low), high + 0.04 * (high - low)
+
+
 def posterior_figure(outcome: Outcome) -> Figure:
     """Draw the private draws over the exact posterior's regions, with both marginals."""
     draws = outcome.draws.reshape(-1, 2)
-    exact = outcome.exact_draws_not_private
-    everything = np.concatenate([draws, outcome.regions_not_private[_REGIONS[0]]])
-    low, high = everything.min(axis=0), everything.max(axis=0)
-    low, high = low - 0.04 * (high - low), high + 0.04 * (high - low)
+    exact = outcome.exact_not_private
+    low, high = _limits(outcome)
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.6, 6.2), layout="constrained")
         grid = figure.add_gridspec(2, 2, width_ratios=(4, 1.15), height_ratios=(1.05, 4), wspace=0.03, hspace=0.03)
         plane = figure.add_subplot(grid[1, 0])
         for strength, probability in enumerate(_REGIONS):
-            outline = outcome.regions_not_private[probability]
+            outline = exact.region(probability)
             plane.fill(*outline.T, facecolor=_EXACT, alpha=0.16 + 0.1 * strength, linewidth=0)
             plane.plot(*outline.T, color=_EXACT, linewidth=1.1)
         plane.plot(*draws.T, "o", color=_PRIVATE, alpha=0.45, markersize=2.8, markeredgewidth=0)
@@ -411,51 +474,47 @@ def posterior_figure(outcome: Outcome) -> Figure:
         top = figure.add_subplot(grid[0, 0], sharex=plane)
         right = figure.add_subplot(grid[1, 1], sharey=plane)
         for coordinate, axis in enumerate((top, right)):
-            ends = (float(low[coordinate]), float(high[coordinate]))
-            orientation: Literal["vertical", "horizontal"] = "vertical" if axis is top else "horizontal"
-            axis.hist(
-                exact[:, coordinate],
-                bins=np.linspace(*ends, 91).tolist(),
-                density=True,
-                orientation=orientation,
-                histtype="stepfilled",
-                facecolor=_EXACT,
-                alpha=0.4,
-            )
+            points = np.linspace(low[coordinate], high[coordinate], 401)
+            density = exact.marginal(coordinate, points)
+            fill, orientation = _MARGINALS[coordinate]
+            getattr(axis, fill)(points, density, facecolor=_EXACT, alpha=0.4, linewidth=0)
             axis.hist(
                 draws[:, coordinate],
-                bins=np.linspace(*ends, 31).tolist(),
+                bins=points[::13].tolist(),
                 density=True,
                 orientation=orientation,
                 histtype="step",
                 color=_PRIVATE,
                 linewidth=1.4,
             )
+        top.set_ylim(bottom=0.0)
+        right.set_xlim(left=0.0)
         top.tick_params(labelbottom=False, left=False, labelleft=False)
         right.tick_params(labelleft=False, bottom=False, labelbottom=False)
         top.spines["left"].set_visible(False)
         right.spines["bottom"].set_visible(False)
         privacy = outcome.posterior.privacy
         plane.plot([], [], "o", color=_PRIVATE, markersize=5, label=f"{len(draws):,} draws ({_word(outcome)})")
-        plane.fill([], [], facecolor=_EXACT, alpha=0.5, label="exact posterior:\n50, 90, 99 % regions")
+        plane.fill([], [], facecolor=_EXACT, alpha=0.5, label="exact posterior: 50, 90, 99 % regions")
         corner = figure.add_subplot(grid[0, 1])
         corner.axis("off")
         corner.text(0.0, 0.95, f"ε = {privacy.epsilon:g}\nδ = {privacy.delta:g}\nn = {privacy.num_records:,}", va="top")
-        plane.legend(loc="upper left", handletextpad=0.5, borderaxespad=0.2)
+        figure.legend(loc="outside lower center", ncols=2, handletextpad=0.5, columnspacing=2.5)
     return figure
 
 
 def trace_figure(outcome: Outcome) -> Figure:
     """Draw the chains one by one, over the band that holds 95 % of the exact posterior."""
     num_chains, num_draws, _ = outcome.draws.shape
-    bands = np.quantile(outcome.exact_draws_not_private, (0.025, 0.975), axis=0)
+    bands = np.quantile(outcome.exact_not_private.draws, (0.025, 0.975), axis=0)
+    low, high = _limits(outcome)
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(9.6, 3.6), layout="constrained")
         axes = figure.subplots(2, num_chains, sharex=True, sharey="row", squeeze=False)
         for chain in range(num_chains):
             for coordinate in range(2):
                 axis = axes[coordinate, chain]
-                axis.axhspan(*bands[:, coordinate], facecolor=_EXACT, alpha=0.28, linewidth=0)
+                axis.axhspan(*bands[:, coordinate], facecolor=_EXACT, alpha=0.2, linewidth=0)
                 axis.plot(
                     np.arange(1, num_draws + 1), outcome.draws[chain, :, coordinate], color=_PRIVATE, linewidth=0.8
                 )
@@ -463,6 +522,7 @@ def trace_figure(outcome: Outcome) -> Figure:
             axes[0, chain].set_title(f"chain {chain + 1}")
         for coordinate in range(2):
             axes[coordinate, 0].set_ylabel(_NAMES[coordinate])
+            axes[coordinate, 0].set_ylim(low[coordinate], high[coordinate])
         figure.supxlabel("iteration after warm-up", fontsize=10)
     return figure
 
@@ -529,8 +589,8 @@ def page(outcome: Outcome) -> str:
     num_chains, num_draws, _ = outcome.draws.shape
     columns, rows = summary_rows(outcome)
     tiles = [
-        (f"{privacy.epsilon:g}", "ε spent"),
-        (f"{privacy.delta:g}", "δ spent"),
+        (f"{privacy.epsilon:g}", "ε spent" if privacy.private else "ε if not seeded"),
+        (f"{privacy.delta:g}", "δ spent" if privacy.private else "δ if not seeded"),
         (f"{privacy.num_records:,}", "records"),
         (f"{num_chains * num_draws:,}", f"draws in {num_chains} chains"),
         (f"{outcome.posterior.acceptance_rate:.2f}", "acceptance"),
@@ -544,17 +604,19 @@ def page(outcome: Outcome) -> str:
     )
     versions = ", ".join(f"{name} {version}" for name, version in dict(privacy.versions).items())
     return Template(_PAGE).substitute(
-        title="Private draws over the exact posterior",
+        title="Private draws over the exact posterior" if privacy.private else "Draws over the exact posterior",
         banner=banner,
         lead=html.escape(
             f"DP-HMC on the banana model of Räisä, Koskela and Honkela: {privacy.num_records:,} synthetic records, "
-            f"(ε, δ) = ({privacy.epsilon:g}, {privacy.delta:g}). The sampler never saw a record, only noisy sums."
+            f"ε = {privacy.epsilon:g}, δ = {privacy.delta:g}. The sampler never saw a record, only noisy sums."
         ),
         tiles="".join(
             f"<div><dd>{html.escape(value)}</dd><dt>{html.escape(label)}</dt></div>" for value, label in tiles
         ),
         main_figure=_as_svg(
-            posterior_figure(outcome), "plane", "Private draws over the regions of the exact posterior, with marginals"
+            posterior_figure(outcome),
+            "plane",
+            "Draws of this run over the regions of the exact posterior, with marginals",
         ),
         main_caption=html.escape(
             f"Dots and blue lines: the draws of this run ({_word(outcome)}). Orange: the exact posterior, its "
@@ -567,6 +629,7 @@ def page(outcome: Outcome) -> str:
             "rejected proposals. Draws are computed from releases alone, so that they may be shown."
         ),
         summary=_table(["", *columns], [[name, *map(_short, values)] for name, values in rows], "numbers"),
+        mixing=html.escape(mixing_note(outcome)),
         statement=_table([], [[label, value] for label, value in statement_rows(outcome)], "statement"),
         start=html.escape(
             f"The chains started at the true parameter (0, 3) + N(0, {settings.start_scale:.2g}²), as in the paper: "
@@ -656,6 +719,7 @@ $banner
 synthetic; with real data the page would end at the blue.</p>
 <h2>Summary</h2>
 $summary
+<p>$mixing</p>
 <h2>The chains</h2>
 <figure>$trace_figure
 <figcaption>$trace_caption</figcaption></figure>

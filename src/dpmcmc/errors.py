@@ -27,3 +27,7 @@ class BudgetExceededError(DPMCMCError):
 
 class NotPrivateError(DPMCMCError):
     """A result that is not private was about to be treated as if it were."""
+
+
+class ResultError(DPMCMCError, ValueError):
+    """Draws do not fit together, or a file is not a posterior of this package or cannot be written."""

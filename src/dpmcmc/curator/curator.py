@@ -304,6 +304,11 @@ class Curator:
         """The placed records, to be passed as an argument to a compiled block that binds an oracle. Nothing else."""
         return self._records
 
+    @property
+    def replicated(self) -> jax.sharding.NamedSharding:
+        """How a public array lies on the curator's devices: a copy on each."""
+        return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+
     def oracle(self, gradient: Gradient | BatchGradient | None, log_ratio: LogRatio | None) -> Callable[[Any], Oracle]:
         """Return ``bind(records) -> Oracle``, to be called on traced records inside a compiled block.
 

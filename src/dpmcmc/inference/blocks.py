@@ -97,11 +97,20 @@ def draw_noise(curator: Curator, queries: Queries, random: Random, shape: Shape,
     )
 
 
-def compile_block(bind: Callable[[Any], Oracle], kernel: Kernel, shape: Shape) -> Callable[..., Any]:
+def compile_start(bind: Callable[[Any], Oracle], kernel: Kernel, placed: Any) -> Callable[..., Any]:
+    """Return the compiled ``start(records, key, theta, noise) -> state``."""
+
+    def start(records: Any, key: jax.Array, theta: jax.Array, noise: Any) -> Any:
+        return kernel.init(key, theta, bind(records), Noise(noise, None))
+
+    return jax.jit(start, out_shardings=placed, compiler_options=COMPILER_OPTIONS)
+
+
+def compile_block(bind: Callable[[Any], Oracle], kernel: Kernel, shape: Shape, placed: Any) -> Callable[..., Any]:
     """Return the compiled ``run(records, state, key, noise, active) -> state, positions, infos``.
 
     Keeps the last position of every ``thin`` steps and the mean of their infos. Draws from ``active`` on are skipped:
-    the last block of a run may be a short one.
+    the last block of a run may be a short one. ``placed`` says where the results lie: where the next block takes them.
     """
 
     def run(records: Any, state: Any, key: jax.Array, noise: Noise, active: jax.Array) -> Any:
@@ -130,7 +139,7 @@ def compile_block(bind: Callable[[Any], Oracle], kernel: Kernel, shape: Shape) -
         state, (positions, infos) = jax.lax.scan(one_draw, state, (places, (keys, noise)))
         return state, positions, infos
 
-    return jax.jit(run, compiler_options=COMPILER_OPTIONS)
+    return jax.jit(run, out_shardings=placed, compiler_options=COMPILER_OPTIONS)
 
 
 def starting_points(model: Model, init: Any, num_chains: int, key: jax.Array) -> jax.Array:

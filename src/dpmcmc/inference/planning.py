@@ -91,7 +91,8 @@ def plan(sampler: Sampler, *, num_records: int, epsilon: float, delta: float, nu
         total_steps, mu_per_step, mu_total = int(budget.total), None, None
     else:
         mu_per_step, mu_total = step_mu(queries), budget.total
-        start = num_chains * queries.gradients_at_start * (queries.gradient.mu if queries.gradient else 0.0)
+        gradient_mu = queries.gradient.mu if isinstance(queries.gradient, Gradient) else 0.0
+        start = num_chains * queries.gradients_at_start * gradient_mu
         # Exact division of the floats as they are: one step too many would be refused by the budget.
         total_steps = max(0, math.floor((Fraction(mu_total) - Fraction(start)) / Fraction(mu_per_step)))
     num_steps = total_steps // num_chains

@@ -17,7 +17,15 @@ from dpmcmc.curator import Curator, ExactNoise, NoiseSource, NoNoiseNotPrivate, 
 from dpmcmc.curator.curator import exact_arithmetic
 from dpmcmc.errors import QueryError
 from dpmcmc.inference import planning
-from dpmcmc.inference.blocks import Random, Shape, choose_shape, compile_block, draw_noise, starting_points
+from dpmcmc.inference.blocks import (
+    Random,
+    Shape,
+    choose_shape,
+    compile_block,
+    compile_start,
+    draw_noise,
+    starting_points,
+)
 from dpmcmc.inference.progress import Progress, no_progress, terminal_progress
 from dpmcmc.models import Model
 from dpmcmc.privacy import Budget, PrivacyStatement, StepBudget
@@ -112,7 +120,7 @@ def sample(
             )
         )
         state = _start(curator, queries, bind, kernel, state_key, theta)
-        run = compile_block(bind, kernel, shape)
+        run = compile_block(bind, kernel, shape, curator.replicated)
         with _progress_bar(progress, sampler, shape) as report:
             positions, infos, charged = _run_blocks(curator, queries, random, shape, run, state, run_key, report)
         return _collect(curator, sampler, queries, positions, infos, warmup, charged, epsilon, delta)
@@ -179,8 +187,7 @@ def _start(curator: Curator, queries: Queries, bind: Any, kernel: Any, key: jax.
     if queries.gradients_at_start and queries.gradient is not None:
         noise = curator.noise.draw(queries.gradient.lattice(curator.num_records, dimension).noise_scale, noise.shape)
         _charge(curator, queries, chains, gradients=queries.gradients_at_start, log_ratios=0)
-    init = jax.jit(lambda records, key, theta, noise: kernel.init(key, theta, bind(records), Noise(noise, None)))
-    return init(curator.secret_records, key, theta, noise)
+    return compile_start(bind, kernel, curator.replicated)(curator.secret_records, key, theta, noise)
 
 
 def _charge(curator: Curator, queries: Queries, chains: int, *, gradients: int, log_ratios: int) -> None:
@@ -194,8 +201,15 @@ def _charge(curator: Curator, queries: Queries, chains: int, *, gradients: int, 
             lattice = query.lattice(curator.num_records, curator.model.dimension)
             lattice_epsilon += chains * number * lattice.lattice_epsilon
             lattice_delta += chains * number * lattice.lattice_delta
-            cost += chains * number * (1.0 if isinstance(curator.budget, StepBudget) else query.mu)  # type: ignore[union-attr,operator]
+            cost += chains * number * (1.0 if isinstance(curator.budget, StepBudget) else _mu(query))
     curator.budget.spend(cost, lattice_epsilon=lattice_epsilon, lattice_delta=lattice_delta)
+
+
+def _mu(query: Any) -> float:
+    """Cost of one answer; a log-ratio of constant noise sd has none that is known beforehand."""
+    if query.mu is None:
+        raise QueryError("a log-ratio of constant noise_sd cannot be charged by the block; give noise_multiplier")
+    return float(query.mu)
 
 
 def _run_blocks(
@@ -287,4 +301,6 @@ def _collect(
         privacy=statement,
         sampler=repr(sampler),
         model=model.name,
+        dims={name: (dimension,) for name, (dimension, _) in model.labels.items()},
+        coords=dict(model.labels.values()),
     )

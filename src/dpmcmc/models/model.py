@@ -96,6 +96,11 @@ class Model:
         """Where each parameter stands in the unconstrained vector."""
         return dict(self._space.slices)
 
+    @property
+    def labels(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """What the entries of a vector parameter are called: parameter → (dimension, names). For reports."""
+        return {}
+
     def constrain(self, theta: Any) -> dict[str, jax.Array]:
         """Named constrained values of one unconstrained vector of shape (d,)."""
         return self._space.constrain(theta)

@@ -106,6 +106,14 @@ class RegressionModel(Model):
         super().__init__(self._log_likelihood, self._log_prior, declared, sample_prior=self._sample_prior)
 
     @property
+    def labels(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Names of the features and of the groups."""
+        labels = {"coefficients": ("feature", tuple(self.feature_names))} if self.num_features else {}
+        if self.num_groups:
+            labels["group_effects"] = ("group", tuple(self.group_names))
+        return labels
+
+    @property
     def column_names(self) -> tuple[str, ...]:
         """The columns that the records must have."""
         return ("X", "y", "group") if self.num_groups else ("X", "y")

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from dpmcmc.errors import BudgetExceededError, QueryError
 from dpmcmc.privacy.gaussian import check_delta, check_number, gaussian_mu
-from dpmcmc.privacy.subsampled import subsampled_steps
+from dpmcmc.privacy.subsampled import Scheme, subsampled_steps
 
 _LATTICE_EPSILON_SHARE = 1e-5
 _LATTICE_DELTA_SHARE = 1e-6
@@ -168,7 +168,8 @@ class _Filter:
         left = self._total - self._spent
         if cost > left:
             return (
-                f"{self._currency} = {float(cost)!r} was asked, {_rounded_down(left)!r} is left of {float(self._total)!r}; "
+                f"{self._currency} = {float(cost)!r} was asked, {_rounded_down(left)!r} is left of "
+                f"{float(self._total)!r}; "
                 "ask with more noise, stop here, or start with a larger epsilon or delta"
             )
         meters = (
@@ -269,7 +270,9 @@ class StepBudget(_Filter):
 
     _currency = "steps"
 
-    def __init__(self, epsilon: float, delta: float, *, noise_ratio: float, sampling_prob: float, scheme: str) -> None:
+    def __init__(
+        self, epsilon: float, delta: float, *, noise_ratio: float, sampling_prob: float, scheme: Scheme
+    ) -> None:
         self.noise_ratio, self.sampling_prob, self.scheme = noise_ratio, sampling_prob, scheme
         super().__init__(epsilon, delta)
 

@@ -70,7 +70,9 @@ def _loss_sd(mechanism: GaussianPrivacyLoss) -> float:
 
     Half the integral is the mean square over losses > 0, by parts; that over losses < 0 is smaller.
     """
-    points = np.append(0.0, np.geomspace(1e-9, 1.0, 301)) * mechanism.connect_dots_bounds().epsilon_upper
+    largest = float(mechanism.connect_dots_bounds().epsilon_upper)
+    # Below 1e-15 the library's logarithm of sinh fails.
+    points = np.append(0.0, np.maximum(1e-13, largest * np.geomspace(1e-9, 1.0, 301)))
     return math.sqrt(4.0 * float(trapezoid((1.0 + points) * mechanism.get_delta_for_epsilon(points), points)))
 
 
@@ -255,7 +257,7 @@ def _largest_within(log_excess: Callable[[int], float], guess: int) -> int:
         if low == 1:
             return 0
         low, high, stride = max(1, math.floor(low / stride)), low, stride**2
-    root = brentq(lambda x: log_excess(round(math.exp(x))), math.log(low), math.log(high), xtol=0.2 / high)
+    root = brentq(lambda x: log_excess(round(math.exp(x))), math.log(low), math.log(high), xtol=2.0 / high)
     steps = round(math.exp(root))
     while log_excess(steps) > 0.0:
         steps -= 1

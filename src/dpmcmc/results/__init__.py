@@ -3,8 +3,7 @@
 Nothing here sees a record; it holds released quantities only, and refuses to hold others.
 """
 
-from dpmcmc.results.files import ResultError
 from dpmcmc.results.posterior import Posterior, load
 from dpmcmc.results.table import summary_table
 
-__all__ = ["Posterior", "ResultError", "load", "summary_table"]
+__all__ = ["Posterior", "load", "summary_table"]

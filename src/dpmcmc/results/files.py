@@ -15,15 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dpmcmc.errors import DPMCMCError
+from dpmcmc.errors import ResultError
 
-__all__ = ["ResultError", "check_path", "read_tree", "write_tree"]
+__all__ = ["check_path", "read_tree", "write_tree"]
 
 _ZARR_MARKS = (".zgroup", "zarr.json")
-
-
-class ResultError(DPMCMCError, ValueError):
-    """A posterior cannot be made, saved or loaded: shapes that do not fit, or a file that is something else."""
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
@@ -52,7 +48,7 @@ def write_tree(tree: Any, path: str | os.PathLike[str]) -> Path:
             os.replace(temporary, target)
         else:
             # Format 2 is read by every version of Zarr; its texts need no object codec that could be pickle.
-            tree.to_zarr(temporary, mode="w", zarr_format=2, consolidated=False)
+            tree.to_zarr(temporary, mode="w", zarr_format=2, consolidated=True)
             _replace_directory(temporary, target)
     except BaseException:
         _remove(temporary)
@@ -71,6 +67,7 @@ def read_tree(path: str | os.PathLike[str]) -> Any:
         stored: Any = io.BytesIO(source.read_bytes())
         options: dict[str, Any] = {"engine": "h5netcdf"}
     else:
+        # Not by the consolidated description, which was not looked at for pickle.
         _refuse_pickle(source)
         stored, options = source, {"engine": "zarr", "consolidated": False}
     try:

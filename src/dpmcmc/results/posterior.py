@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcmc.errors import NotPrivateError, QueryError
+from dpmcmc.errors import NotPrivateError, QueryError, ResultError
 from dpmcmc.privacy.statement import PrivacyStatement
 from dpmcmc.results import arviz_bridge
-from dpmcmc.results.files import ResultError, check_path, read_tree, write_tree
+from dpmcmc.results.files import check_path, read_tree, write_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -253,8 +253,8 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     tree = read_tree(path)
     if "dpmcmc_format" not in tree.attrs or "posterior" not in tree.children:
         raise ResultError(f"{os.fspath(path)!r} is not a posterior of dpmcmc; give a file that Posterior.save wrote")
-    if tree.attrs["dpmcmc_format"] > _FORMAT:
-        raise ResultError(f"{os.fspath(path)!r} was written by a later version of dpmcmc; upgrade dpmcmc to read it")
+    if tree.attrs["dpmcmc_format"] != _FORMAT:
+        raise ResultError(f"{os.fspath(path)!r} was written by another version of dpmcmc; upgrade dpmcmc to read it")
     try:
         return _from_tree(tree)
     except (KeyError, TypeError, ResultError, QueryError, json.JSONDecodeError) as error:

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["summary_table"]
 
 
+# So that names and numbers fit in 80 characters; `summary()` has all.
+_LEFT_OUT = ("mcse_sd", "ess_tail")
+_SHORT = {"mcse_mean": "mcse", "ess_bulk": "ess"}
+
+
 def summary_table(posterior: Posterior) -> Table:
-    """Return the posterior's summary for ``rich.print``; the privacy statement stands below it."""
+    """Return the main columns of the posterior's summary for ``rich.print``, with the privacy statement below."""
     from rich.table import Table
     from rich.text import Text
 
@@ -26,12 +31,16 @@ def summary_table(posterior: Posterior) -> Table:
     title = f"{posterior.model}, {posterior.sampler}: {posterior.num_chains} chains × {posterior.num_draws} draws"
     if not posterior.privacy.private:
         title = f"NOT PRIVATE ({posterior.privacy.mode})\n{title}"
-    style = "bold" if posterior.privacy.private else "bold red"
-    table = Table(title=Text(title, style=style), caption=Text("\n".join(str(posterior.privacy).splitlines()[:2])))
-    summary = posterior.summary(round_to="none")
-    table.add_column("parameter")
+    table = Table(
+        title=Text(title, style="bold" if posterior.privacy.private else "bold red"),
+        caption=Text("\n".join(str(posterior.privacy).splitlines()[:2])),
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    summary = posterior.summary(round_to="none").drop(columns=list(_LEFT_OUT))
+    table.add_column("parameter", overflow="fold")
     for column in summary.columns:
-        table.add_column(Text(str(column)), justify="right")
+        table.add_column(Text(_SHORT.get(column, str(column))), justify="right", no_wrap=True)
     for name, row in summary.iterrows():
         table.add_row(Text(str(name)), *(_cell(str(column), float(value)) for column, value in row.items()))
     return table
@@ -42,4 +51,4 @@ def _cell(column: str, value: float) -> str:
         return "–"
     if column.startswith("ess"):
         return f"{value:.0f}"
-    return f"{value:.3f}" if column == "r_hat" else f"{value:.4g}"
+    return f"{value:.3f}" if column == "r_hat" else f"{value:.3g}"

@@ -1,12 +1,13 @@
 """DP-penalty: a random walk that does not look at the data, with a noisy, penalised accept test.
 
 Yildirim and Ermis (2019). One step: propose θ' symmetrically, release R + ξ = Σ_x clip_c(ln p(x|θ') − ln p(x|θ)) +
-noise of sd σ = 2cτ with c = b‖θ' − θ‖, accept if ln u < R + ξ + Δ ln prior − σ²/2. Cost per step: 1/(2τ²). Three proposals:
+noise of sd σ = 2cτ with c = b‖θ' − θ‖, accept if ln u < R + ξ + Δ ln prior − σ²/2. Cost per step: 1/(2τ²). Proposals:
 
 - ``all``: θ' = θ + s·N(0, I);
 - ``one_component``: the same in one coordinate, chosen at random;
 - ``guided`` (Gustafson 1998): each coordinate keeps a direction; one coordinate, chosen at random, moves |N(0, s²)|
-  along it; a rejection flips the direction. (θ', −direction) proposes θ back, so π(θ) × uniform directions is invariant.
+  along it; a rejection flips the direction. (θ', −direction) proposes θ back, so π(θ) × uniform directions is
+  invariant.
 """
 
 from __future__ import annotations

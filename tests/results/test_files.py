@@ -1,0 +1,272 @@
+"""What was saved is loaded exactly; a save that fails leaves nothing behind and what was there before untouched."""
+
+import errno
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray
+
+from dpmcmc.errors import DPMCMCError, NotPrivateError
+from dpmcmc.errors import ResultError
+from dpmcmc.results import arviz_bridge, files, load
+from tests.results.cases import STATEMENTS, assert_same, group_names, make_posterior
+
+
+@pytest.fixture(params=[".nc", ".zarr"])
+def path(request, tmp_path):
+    if request.param == ".zarr":
+        pytest.importorskip("zarr")
+    return tmp_path / f"posterior{request.param}"
+
+
+@pytest.mark.parametrize("kind", list(STATEMENTS))
+def test_loads_what_was_saved(kind, path):
+    posterior = make_posterior(kind)
+    assert posterior.save(str(path)) == path
+    assert_same(load(path), posterior)
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_chains": 1},
+        {"num_draws": 1},
+        {"num_warmup": 0, "warmup_stats": {}},
+        {"sample_stats": {}, "warmup_stats": {}},
+        {"constant": True},
+        {"dims": {}, "coords": {}},
+        {"dims": {"covariance": ["row", "column"]}, "coords": {"row": [10, 20]}},
+        {"model": "Größe / 模型", "sampler": ""},
+    ],
+    ids=str,
+)
+def test_loads_what_was_saved_in_odd_cases(changes, tmp_path):
+    posterior = make_posterior(**changes)
+    assert_same(load(posterior.save(tmp_path / "posterior.nc")), posterior)
+
+
+def test_types_names_and_bad_numbers_survive(tmp_path):
+    draws = {
+        "scope/beta": np.array([[[1.0, np.nan], [np.inf, -np.inf]]]),
+        "z": np.array([[0.1, 5e-324]]),
+        "a": np.array([[0.1, 0.2]], dtype=np.float32),
+        "draw": np.array([[1, 2**62]]),
+    }
+    plain = {"warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}, "dims": {"scope/beta": ["k"]}, "coords": {}}
+    posterior = make_posterior(draws=draws, **plain)
+    assert_same(load(posterior.save(tmp_path / "posterior.nc")), posterior)
+
+
+def test_file_says_not_private_and_holds_no_other_group(path):
+    make_posterior("seeded").save(path)
+    with xarray.open_datatree(path, engine="h5netcdf" if path.suffix == ".nc" else "zarr") as tree:
+        assert set(tree.children) == {"posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"}
+        for node in (tree, *tree.children.values()):
+            assert node.attrs["mode"] == "not private: seeded"
+    if path.suffix == ".nc":
+        assert b"not private: seeded" in path.read_bytes()
+
+
+def test_arviz_reads_the_file(tmp_path):
+    posterior = make_posterior()
+    data = arviz_bridge.import_arviz().from_netcdf(str(posterior.save(tmp_path / "posterior.nc")))
+    assert {"posterior", "sample_stats"} <= group_names(data)
+    assert data.attrs["mode"] == "not private: seeded"
+    np.testing.assert_array_equal(data["posterior"]["beta"].values, posterior.draws["beta"])
+    data.close()
+
+
+def test_saving_again_replaces(path):
+    make_posterior("private").save(path)
+    second = make_posterior("seeded", num_draws=9)
+    second.save(path)
+    assert_same(load(path), second)
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+def fail_half_way(temporary_content):
+    def write(*args, **kwargs):
+        target = next((item for item in args if isinstance(item, Path)), None)
+        if target is not None and target.suffix == ".tmp":
+            temporary_content(target)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    return write
+
+
+@pytest.mark.parametrize("step", ["make", "write", "replace"])
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_failed_save_changes_nothing(step, existing, tmp_path, monkeypatch):
+    path = tmp_path / "posterior.nc"
+    first = make_posterior("private")
+    if existing:
+        first.save(path)
+    before = sorted((item.name, item.read_bytes()) for item in tmp_path.iterdir())
+    failing = fail_half_way(lambda target: target.write_bytes(b"half"))
+    owner, name = {
+        "make": (xarray.DataTree, "to_netcdf"),
+        "write": (files, "_write_bytes"),
+        "replace": (os, "replace"),
+    }[step]
+    monkeypatch.setattr(owner, name, failing)
+    with pytest.raises(OSError, match="No space left"):
+        make_posterior("seeded").save(path)
+    monkeypatch.undo()
+    assert sorted((item.name, item.read_bytes()) for item in tmp_path.iterdir()) == before
+    if existing:
+        assert_same(load(path), first)
+
+
+@pytest.mark.parametrize("failing_call", [1, 2])
+def test_a_failed_save_keeps_the_old_zarr_store(failing_call, tmp_path, monkeypatch):
+    pytest.importorskip("zarr")
+    path = tmp_path / "posterior.zarr"
+    first = make_posterior("private")
+    first.save(path)
+    replace, calls = os.replace, []
+
+    def fail_once(source, target):
+        if Path(source).parent == tmp_path:
+            calls.append(source)
+            if len(calls) == failing_call:
+                raise OSError(errno.EIO, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_once)
+    with pytest.raises(OSError, match="Input/output"):
+        make_posterior("seeded").save(path)
+    monkeypatch.undo()
+    assert len(calls) >= failing_call
+    assert [item.name for item in tmp_path.iterdir()] == ["posterior.zarr"]
+    assert_same(load(path), first)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_a_full_disk_is_an_error_and_the_process_lives(tmp_path):
+    """HDF5 itself ends the process here; see the module's first lines."""
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from tests.results.cases import assert_same, make_posterior
+        from dpmcmc.results import load
+        path = Path(sys.argv[1])
+        first = make_posterior("private")
+        first.save(path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        try:
+            make_posterior("seeded", num_draws=20_000).save(path)
+        except OSError as error:
+            print("refused", error.errno)
+        assert_same(load(path), first)
+        assert [item.name for item in path.parent.iterdir()] == [path.name]
+        print("alive")
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "posterior.nc")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["refused", str(errno.EFBIG), "alive"]
+
+
+@pytest.mark.parametrize("name", ["posterior", "posterior.pkl", "posterior.h5", ".nc", "posterior.NC"])
+def test_other_suffixes_are_refused(name, tmp_path):
+    with pytest.raises(ResultError, match=r"end it with '\.nc'"):
+        make_posterior().save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_zarr_is_asked_for_by_name_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    with pytest.raises(ResultError, match="install 'zarr'"):
+        make_posterior().save(tmp_path / "posterior.zarr")
+
+
+def test_a_directory_that_is_not_a_store_is_not_replaced(tmp_path):
+    pytest.importorskip("zarr")
+    target = tmp_path / "precious.zarr"
+    target.mkdir()
+    (target / "thesis.txt").write_text("years of work")
+    with pytest.raises(ResultError, match="not a Zarr store"):
+        make_posterior().save(target)
+    assert (target / "thesis.txt").read_text() == "years of work"
+    assert [item.name for item in tmp_path.iterdir()] == [target.name]
+
+
+def test_missing_places_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load(tmp_path / "posterior.nc")
+    with pytest.raises(FileNotFoundError, match="does not exist; create it"):
+        make_posterior().save(tmp_path / "nowhere" / "posterior.nc")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a netCDF file" * 100, b"\x89HDF\r\n\x1a\n" + bytes(500)], ids=len)
+def test_garbage_is_refused(content, tmp_path):
+    path = tmp_path / "posterior.nc"
+    path.write_bytes(content)
+    with pytest.raises(ResultError, match="cannot be read as nc"):
+        load(path)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9, 0.999])
+def test_half_a_file_is_refused(share, tmp_path):
+    path = make_posterior().save(tmp_path / "posterior.nc")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ResultError):
+        load(path)
+
+
+def test_a_netcdf_file_of_others_is_refused(tmp_path):
+    path = tmp_path / "other.nc"
+    xarray.DataTree.from_dict({"posterior": xarray.Dataset({"x": (("chain", "draw"), np.zeros((2, 3)))})}).to_netcdf(
+        path
+    )
+    with pytest.raises(ResultError, match="not a posterior of dpmcmc"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"privacy": "{}"},
+        {"privacy": STATEMENTS["seeded"].to_json().replace("false", "true")},
+        {"parameters": '["other"]'},
+        {"renamed_parameters": "?"},
+        {"dpmcmc_format": 99},
+        {"dpmcmc_format": "?"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_file_that_was_tampered_with_is_refused(change, tmp_path):
+    tree = arviz_bridge.as_tree(make_posterior().to_arviz())
+    tree.attrs.update(change)
+    tree.to_netcdf(tmp_path / "posterior.nc", engine="h5netcdf")
+    with pytest.raises(DPMCMCError, match=r"posterior\.nc"):
+        load(tmp_path / "posterior.nc")
+
+
+def test_statistics_added_to_a_file_are_refused(tmp_path):
+    tree = arviz_bridge.as_tree(make_posterior().to_arviz())
+    tree["sample_stats"]["energy"] = tree["sample_stats"]["step_size"]
+    tree.to_netcdf(tmp_path / "posterior.nc", engine="h5netcdf")
+    with pytest.raises(NotPrivateError, match="energy"):
+        load(tmp_path / "posterior.nc")
+
+
+def test_pickled_objects_in_a_store_are_refused(tmp_path):
+    pytest.importorskip("zarr")
+    path = make_posterior().save(tmp_path / "posterior.zarr")
+    description = path / "posterior" / "sigma" / ".zarray"
+    description.write_text(description.read_text().replace('"filters": null', '"filters": [{"id": "pickle"}]'))
+    with pytest.raises(ResultError, match="pickled"):
+        load(path)
