@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import xarray
 
-from dpmcmc.errors import DPMCMCError, NotPrivateError
-from dpmcmc.errors import ResultError
+from dpmcmc.errors import DPMCMCError, NotPrivateError, ResultError
 from dpmcmc.results import arviz_bridge, files, load
 from tests.results.cases import STATEMENTS, assert_same, group_names, make_posterior
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import xarray
 
-from dpmcmc.errors import NotPrivateError
+from dpmcmc.errors import NotPrivateError, ResultError
 from dpmcmc.privacy import PrivacyStatement
-from dpmcmc.errors import ResultError
 from dpmcmc.results import arviz_bridge, summary_table
 from tests.results.cases import STATEMENTS, assert_same, group_names, make_posterior
 

@@ -171,12 +171,14 @@ def p_value(uniform, reference=None):
 # ---------------------------------------------------------------------- the oracle
 
 
-def direct_oracle(model, records, gradient: Any = None, log_ratio: Any = None, round_ratios=True, smooth=None) -> Oracle:
+def direct_oracle(
+    model, records, gradient: Any = None, log_ratio: Any = None, round_ratios=True, smooth=None
+) -> Oracle:
     """The curator's answers, computed directly for few records and many chains: same lattice, same integers.
 
     round_ratios=False leaves the records' log-ratios as they are, so that only the noise lives on the lattice (the
-    penalty identity holds for any λ). Without queries: no noise, no clipping, as for HMC and RWMH. ``smooth`` is a model
-    whose gradient stands in for that of a model that has none.
+    penalty identity holds for any λ). Without queries: no noise, no clipping, as for HMC and RWMH. ``smooth`` is a
+    model whose gradient stands in for that of a model that has none.
     """
     num_records, dimension = len(records), model.dimension
     real = jnp.ones(num_records, bool)

@@ -166,7 +166,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_mass_matrices_are_errors(name):
-    with exact_arithmetic(), pytest.raises(ValueError, match="has shape|is not symmetric positive definite"):
+    with exact_arithmetic(), pytest.raises(ValueError, match=r"has shape|is not symmetric positive definite"):
         make_mass(BAD[name], 2)
 
 

@@ -1,4 +1,4 @@
-"""Chains that start in the exact posterior stay in it: for every Metropolis sampler, noisy, on fine and coarse lattices.
+"""Chains that start in the exact posterior stay in it: every Metropolis sampler, noisy, on fine and coarse lattices.
 
 Forty thousand chains start from exact draws of a skewed posterior in two dimensions (``targets``), take ten steps and
 are compared with the posterior again, by Kolmogorov–Smirnov tests of both coordinates of the Rosenblatt transform and a
@@ -20,7 +20,7 @@ import scipy.stats
 
 from dpmcmc.curator import Curator, LogRatio, NotPrivateRelease
 from dpmcmc.curator.curator import exact_arithmetic
-from dpmcmc.samplers import DPHMC, HMC, RWMH, DPPenalty, Kernel, Queries, dp_hmc
+from dpmcmc.samplers import DPHMC, HMC, RWMH, DPPenalty, Kernel, Noise, Queries, dp_hmc
 from tests.samplers.targets import (
     EXACT,
     GRADIENT_CLIP,
@@ -51,7 +51,9 @@ DPHMC_SETTINGS = {
 }
 PRIVATE = {
     **{f"DPHMC-{leapfrog}": DPHMC(**DPHMC_SETTINGS, leapfrog=leapfrog) for leapfrog in dp_hmc.INTEGRATORS},
-    "DPHMC-mass-matrix": DPHMC(**DPHMC_SETTINGS | {"step_size": 0.25}, mass_matrix=[[1.5, 0.4], [0.4, 0.8]], jitter=None),
+    "DPHMC-mass-matrix": DPHMC(
+        **DPHMC_SETTINGS | {"step_size": 0.25}, mass_matrix=[[1.5, 0.4], [0.4, 0.8]], jitter=None
+    ),
     **{
         f"DPPenalty-{update}": DPPenalty([0.4, 0.6], RATIO_CLIP, 0.5, update=update)
         for update in ("all", "one_component", "guided")
@@ -187,7 +189,7 @@ def quantised_samples():
     return quantised_draws(SEED + 3), quantised_draws(SEED + 4)
 
 
-@pytest.mark.parametrize("name", ["DPHMC-position_first", "DPHMC-cached", "DPPenalty-all", "DPPenalty-guided"])
+@pytest.mark.parametrize("name", ["DPHMC-position_first", "DPHMC-cached", "DPPenalty-guided"])
 def test_stays_in_the_posterior_with_records_rounded_to_a_coarse_lattice(name):
     """Everything on the coarse lattice: log-ratios of records as integers, added up, plus discrete noise, S = 16.
 
@@ -221,21 +223,6 @@ def test_a_guided_walk_keeps_directions_uniform_and_independent():
     sign = (state.direction > 0).astype(int)
     count = np.bincount(cell[:, 0] * 16 + cell[:, 1] * 4 + sign[:, 0] * 2 + sign[:, 1], minlength=64)
     assert scipy.stats.chisquare(count).pvalue > LEVEL
-
-
-def kept_noise(state):
-    """The noise of the gradients that chains keep, in units of its sd: standard normal, whatever was accepted."""
-    sampler = PRIVATE["DPHMC-cached"]
-    with exact_arithmetic():
-        prior = jax.vmap(jax.grad(SKEWED.unconstrained_log_prior))(state.position)
-        mean = oracle_of(sampler.queries(len(RECORDS))).gradient(jnp.asarray(state.position), 0).value + prior
-    return np.asarray(state.gradient - mean) / (2 * GRADIENT_CLIP * sampler.gradient_noise)
-
-
-def test_the_kept_gradient_keeps_its_law():
-    """(θ, z) is the state of the cached leapfrog: z − g(θ) is N(0, σ²), independent in both coordinates."""
-    state = evolve(*private_run("DPHMC-cached", coarsely=False)).state
-    assert p_value(scipy.stats.norm.cdf(kept_noise(state))) > LEVEL
 
 
 # ---------------------------------------------------------------------- twins: what is wrong is caught
@@ -293,15 +280,54 @@ def keeping_only_after(kernel, acceptance):
     return Kernel(kernel.init, step)
 
 
+UNEVEN = HMC(0.3, 1, leapfrog="cached")
+UNEVEN_STEPS = 30
+
+
+def uneven_oracle():
+    """Gradients with noise of sd 12·exp(2θ₀): a law that depends on θ only, and is much worse at one end.
+
+    A gradient kept with the state matters through the rejections that a bad one causes. Where bad ones are about as
+    frequent everywhere, a wrong rule for keeping it hardly shows in θ; here it does.
+    """
+    plain = direct_oracle(SKEWED, RECORDS)
+
+    def gradient(theta, noise):
+        release = plain.gradient(theta, noise)
+        return release._replace(value=release.value + 12.0 * jnp.exp(2.0 * theta[:, :1]) * noise)
+
+    return plain._replace(gradient=gradient)
+
+
+def uneven_run(kernel, extra_gradients=0):
+    generator = np.random.default_rng(SEED + 6)
+    start = Noise(generator.normal(size=(1, CHAINS, 2)), None)
+    each = generator.normal(size=(UNEVEN_STEPS, 1 + extra_gradients, CHAINS, 2))
+    run = simple_run(kernel, uneven_oracle())
+    return run(starts(), (start, Noise(each, np.zeros((UNEVEN_STEPS, CHAINS)))), SEED + 2, 1.0, 1.0)
+
+
+def law_of_the_kept_gradient(state):
+    """p-value of (z − g(θ))/sd being standard normal in both coordinates: (θ, z) is the state of this leapfrog."""
+    with exact_arithmetic():
+        prior = jax.vmap(jax.grad(SKEWED.unconstrained_log_prior))(jnp.asarray(state.position))
+        mean = np.asarray(prior + jnp.sum(scores(SKEWED, RECORDS, jnp.asarray(state.position)), axis=1))
+    noise = (state.gradient - mean) / (12.0 * np.exp(2.0 * state.position[:, :1]))
+    return p_value(scipy.stats.norm.cdf(noise))
+
+
+def test_a_kept_gradient_of_uneven_noise_leaves_the_posterior_exact():
+    run = uneven_run(kernel_of(UNEVEN))
+    assert departure(run) > LEVEL
+    assert law_of_the_kept_gradient(run.state) > LEVEL
+
+
 @pytest.mark.parametrize("acceptance", [True, False], ids=["acceptance", "rejection"])
 def test_twin_gradient_kept_after_one_outcome_only(acceptance):
-    sampler = PRIVATE["DPHMC-cached"]
-    queries = sampler.queries(len(RECORDS))
-    kernel = keeping_only_after(kernel_of(sampler), acceptance)
-    one_more = queries._replace(gradients_per_step=queries.gradients_per_step + 1)
-    run = evolve(simple_run(kernel, oracle_of(queries)), one_more)
+    """The same chains with a gradient that is asked anew after a rejection (or after an acceptance)."""
+    run = uneven_run(keeping_only_after(kernel_of(UNEVEN), acceptance), extra_gradients=1)
     assert departure(run) < CAUGHT
-    assert p_value(scipy.stats.norm.cdf(kept_noise(run.state))) < CAUGHT
+    assert law_of_the_kept_gradient(run.state) < CAUGHT
 
 
 def test_twin_guided_walk_that_does_not_turn():

@@ -55,7 +55,7 @@ class DPHMC:
     Parameters
     ----------
     step_size
-        η, before jitter.
+        η, the mean step size (before jitter).
     num_leapfrog
         L, leapfrog steps of a trajectory.
     ratio_clip
@@ -70,7 +70,7 @@ class DPHMC:
     leapfrog
         "position_first" (L gradients a step), "momentum_first" (the paper's, L + 1) or "cached" (L, and 1 at first).
     jitter
-        "halton" multiplies η in each step by a number in (0, 1] of a randomised Halton sequence; None keeps it.
+        "halton" multiplies η in each step by 2h, h in (0, 1] from a randomised Halton sequence; None keeps it.
     """
 
     step_size: float
@@ -132,8 +132,9 @@ def build_kernel(model: Model, step_size: float, mass_matrix: Any, leapfrog: Lea
 
     def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
         momentum_key, accept_key = jax.random.split(key)
-        factor = randomised_halton(state.jitter_shift, state.iteration) if jitter else jnp.ones(len(state.position))
-        eta = step_size * factor
+        # Twice the sequence has mean 1: the step size that was asked for is the average one.
+        halton = randomised_halton(state.jitter_shift, state.iteration)
+        eta = step_size * (2.0 * halton if jitter else jnp.ones_like(halton))
         start = Trajectory(state.position, mass.draw(momentum_key, state.position.shape), state.gradient)
         end = integrate(start, eta[:, None], lambda theta, z: estimate(oracle, theta, z), mass.velocity, noise.gradient)
 

@@ -102,7 +102,9 @@ def make_mass(matrix: Any, dimension: int) -> Mass:
         factor, inverse = jnp.linalg.cholesky(matrix), jnp.linalg.inv(matrix)
     else:
         raise ValueError(f"has shape {matrix.shape}; give ({dimension},) or ({dimension}, {dimension})")
-    if not bool(jnp.all(jnp.isfinite(factor)) & jnp.allclose(factor @ factor.T, _full(matrix))):
+    full = _full(matrix)
+    finite = jnp.all(jnp.isfinite(factor)) & jnp.all(jnp.isfinite(inverse)) & jnp.all(jnp.diag(factor) > 0.0)
+    if not bool(finite & jnp.all(jnp.abs(factor @ factor.T - full) <= 1e-10 * jnp.max(jnp.abs(full)))):
         raise ValueError("is not symmetric positive definite")
 
     def velocity(momentum: jax.Array) -> jax.Array:
