@@ -276,6 +276,92 @@ def test_a_likelihood_that_prints_is_refused():
         Curator(model, DATA, Budget(1.0, 1e-6))
 
 
+def test_a_bound_that_is_no_scalar_is_refused():
+    """A bound of shape (1,) would broadcast one draw of noise over several sums, which then cancels."""
+    model = dpmcmc.Model(
+        lambda parameters, x: -((x - parameters["mean"]) ** 2),
+        lambda parameters: 0.0 * parameters["mean"],
+        {"mean": ()},
+    )
+    curator = Curator(model, DATA[:, 0], Budget(8.0, 1e-6))
+    query = LogRatio(lambda theta, proposal: 2 * jnp.abs(proposal - theta), noise_multiplier=100.0)
+    theta = np.array([[0.1], [0.2]])
+    with pytest.raises(QueryError, match="one number"):
+        curator.ask(query, theta, theta + 0.1)
+    assert curator.budget.spent == 0.0
+
+
+def test_noise_is_never_broadcast():
+    with pytest.raises(QueryError, match="does not fit"):
+        curator_module._noised(np.zeros((2, 2), np.int64), np.zeros((2, 1), np.int64))
+
+
+def test_what_is_charged_is_what_is_answered():
+    """A bound that changes its mind is asked once: for the charge and the answer together."""
+    calls = []
+
+    def fickle(theta, proposal):
+        calls.append(1)
+        return jnp.asarray(1e-6 if len(calls) <= 2 else 5.0)
+
+    curator = private_curator()
+    release = curator.ask(LogRatio(fickle, noise_sd=2.0), THETA, THETA + 0.1)
+    assert curator.budget.spent == pytest.approx(float(release.mu), rel=1e-12)
+    assert float(release.mu) < 1e-9
+
+
+@pytest.mark.parametrize("precision", ["BF16_BF16_F32", "F32_F32_F32", "bfloat16"])
+def test_the_users_matmul_precision_does_not_round_integers(precision):
+    case = next(case for case in CASES if case.name == "logistic")
+    records = case.good_records(300)
+    theta = np.full(case.model.dimension, 0.3)
+    totals = []
+    for setting in (None, precision):
+        with jax.default_matmul_precision(setting):
+            totals.append(Curator(case.model, records, noise=NoNoiseNotPrivate()).ask(Gradient(0.5, 2.0), theta).value)
+    assert np.array_equal(*totals)
+
+
+def test_noise_and_budget_cannot_be_swapped():
+    curator = private_curator()
+    for name, value in {"noise": NoNoiseNotPrivate(), "budget": None, "private": True}.items():
+        with pytest.raises(AttributeError):
+            setattr(curator, name, value)
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_warning_depends_on_a_record():
+    wide = DATA.astype(np.longdouble)
+    wide[3, 0] = np.longdouble("1e4000")
+    signalling = np.zeros((10, 3), np.float32)
+    signalling.view(np.uint32)[2, 1] = 0x7F800001
+    with np.errstate(all="raise"):
+        ask(Curator(GAUSSIAN.model, wide, Budget(8.0, 1e-6)), "gradient")
+        Curator(models.LogisticRegression(3), {"X": signalling, "y": np.zeros(10)}, Budget(8.0, 1e-6))
+
+
+def test_settings_become_plain_numbers():
+    """In a NumPy scalar's own precision the noise could come out below the stated multiple."""
+    query = NormQuantile(0.9, np.float32(3.3))
+    assert type(query.noise_multiplier) is float
+    assert type(dpmcmc.DPSGLD(np.int16(50), np.float32(1.0), 1e-5).batch_size) is int
+    lattice = query.lattice(1000, 2)
+    assert lattice.noise_scale >= math.sqrt(2) * lattice.bound * query.noise_multiplier
+
+
+@pytest.mark.parametrize("bits", [0, -2, 45, 2.0])
+def test_lattice_bits_within_exact_arithmetic(bits):
+    with pytest.raises(QueryError, match="lattice_bits"):
+        Gradient(1.0, 2.0, lattice_bits=bits).lattice(1000, 2)
+
+
+def test_a_regression_without_features():
+    model = models.PoissonRegression(0)
+    data = {"X": np.zeros((20, 0)), "y": np.arange(20.0)}
+    release = Curator(model, data, noise=NoNoiseNotPrivate()).ask(Gradient(50.0, 2.0), np.zeros(1))
+    assert release.value == pytest.approx(np.sum(data["y"] - 1.0), abs=8 * 50.0 * 2.0**-20 * math.sqrt(20))
+
+
 # ---------------------------------------------------------------- bad input, before anything is spent
 
 

@@ -124,3 +124,23 @@ def test_a_budget_that_buys_nothing_says_so():
     assert plan.num_steps == 0
     with pytest.raises(BudgetExceededError, match="more noise, fewer chains or a larger budget"):
         require_steps(plan)
+
+
+def test_the_reserve_for_discrete_noise_limits_very_long_runs():
+    """Very many steps of very many parameters: known beforehand, not found out in the middle of a run."""
+    sampler = dpmcmc.DPSGLD(batch_size=3, gradient_clip=1.0, step_size=1e-7)
+    free = dpmcmc.plan(sampler, num_records=3000, epsilon=0.5, delta=DELTA)
+    limited = dpmcmc.plan(sampler, num_records=3000, epsilon=0.5, delta=DELTA, dimension=10**5)
+    assert 0 < limited.total_steps < free.total_steps
+    lattice = sampler.queries(3000).gradient.lattice(3000, 10**5)
+    assert limited.total_steps * lattice.lattice_epsilon <= 1e-5 * 0.5
+
+
+def test_a_sampler_of_ones_own_is_refused():
+    """It is handed the noise, so it could cancel it: only samplers that were held to their declaration are private."""
+
+    class Sneaky(dpmcmc.DPPenalty):
+        pass
+
+    with pytest.raises(QueryError, match="sampler must be one of"):
+        dpmcmc.plan(Sneaky(0.1, 1.0, 5.0), num_records=N, epsilon=1.0, delta=DELTA)

@@ -216,7 +216,7 @@ def test_an_info_holds_released_quantities_only(name):
         assert info.acceptance.dtype == bool
     if "step_size" in info._fields:
         sizes = np.asarray(info.step_size)
-        assert np.all((sizes > 0) & (sizes <= 2 * SAMPLERS[name].step_size))
+        assert np.all((sizes > 0) & (sizes <= SAMPLERS[name].step_size))
 
 
 @each_metropolis_sampler

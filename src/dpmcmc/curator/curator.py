@@ -22,7 +22,16 @@ from dpmcmc.curator import sums
 from dpmcmc.curator.batches import Batch
 from dpmcmc.curator.noise import ExactNoise, NoiseSource
 from dpmcmc.curator.oracle import AnyRelease, Moments, NotPrivateRelease, Oracle, Quantile, Release
-from dpmcmc.curator.queries import BatchGradient, ClipCount, Gradient, LogRatio, NormQuantile, Query, ScoreMoments
+from dpmcmc.curator.queries import (
+    BatchGradient,
+    ClipCount,
+    Gradient,
+    LogRatio,
+    NormQuantile,
+    Query,
+    RatioGeometry,
+    ScoreMoments,
+)
 from dpmcmc.errors import DataError, ModelError, NotPrivateError, QueryError
 from dpmcmc.models import Model
 from dpmcmc.privacy import Budget, StepBudget
@@ -35,9 +44,16 @@ _CLOSED_FORM_BOUND = 2**28
 def exact_arithmetic() -> Iterator[None]:
     """Double precision for what runs inside, and none of JAX's switches that report on values.
 
-    ``jax_debug_nans`` raises when some record yields a NaN, which would reveal that there is one.
+    ``jax_debug_nans`` raises when some record yields a NaN, which would reveal that there is one; so do NumPy's
+    floating-point warnings. A matrix product of integers must not be rounded, whatever precision the user has set.
     """
-    with jax.enable_x64(True), jax.debug_nans(False), jax.debug_infs(False):
+    with (
+        jax.enable_x64(True),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+        jax.default_matmul_precision("highest"),
+        np.errstate(all="ignore"),
+    ):
         yield
 
 
@@ -84,8 +100,7 @@ class Curator:
     ) -> None:
         if not isinstance(model, Model):
             raise ModelError(f"model must be a dpmcmc.Model, got {type(model).__name__}; see dpmcmc.from_numpyro")
-        self.noise: NoiseSource = ExactNoise() if noise is None else noise
-        self.private = type(self.noise) is ExactNoise
+        self._noise: NoiseSource = ExactNoise() if noise is None else noise
         self.model = model
         self._block_size = placement.check_block_size(block_size)
         self._mesh = placement.make_mesh(devices)
@@ -96,8 +111,23 @@ class Curator:
                 raise DataError("data has 1 row; privacy by noise needs many people, give at least 2 rows")
             model.check(prepared)
             self._records = placement.place(self._kernel, prepared, self.num_records, self._mesh, self._block_size)
-        self.budget = self._check_budget(budget)
+        self._budget = self._check_budget(budget)
         self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    @property
+    def noise(self) -> NoiseSource:
+        """Where the noise comes from. Fixed for the curator's life, like the budget."""
+        return self._noise
+
+    @property
+    def private(self) -> bool:
+        """Whether answers are private: only with exact noise, and no subclass of it."""
+        return type(self._noise) is ExactNoise
+
+    @property
+    def budget(self) -> Budget | StepBudget | None:
+        """What pays for the answers."""
+        return self._budget
 
     def _check_budget(self, budget: Any) -> Budget | StepBudget | None:
         if callable(budget):
@@ -148,18 +178,21 @@ class Curator:
             )
         with exact_arithmetic():
             batch, other = self._check_question(query, theta, proposal)
-            cost = self._cost(query, batch, other)
+            # Evaluated once: what is charged is what is answered, even if a user's bound is not a pure function.
+            geometry = self._geometry(query, batch, other)
+            cost = self._cost(query, len(batch), geometry)
             noise = self._draw(query, len(batch))
             if self.budget is not None:
                 self.budget.spend(cost.mu, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
-            release = self._answer(query, batch, other, noise, self._host_total)
+            release = self._answer(query, batch, other, noise, self._host_total, geometry)
             release = jax.tree.map(np.asarray, release)
         return release if np.ndim(theta) == 2 else jax.tree.map(lambda leaf: leaf[0], release)
 
     def cost(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> Cost:
         """Return what ``ask`` with the same arguments would charge. Spends nothing."""
         with exact_arithmetic():
-            return self._cost(query, *self._check_question(query, theta, proposal))
+            batch, other = self._check_question(query, theta, proposal)
+            return self._cost(query, len(batch), self._geometry(query, batch, other))
 
     def _check_question(
         self, query: Query, theta: ArrayLike, proposal: ArrayLike | None
@@ -194,17 +227,23 @@ class Curator:
             raise QueryError(f"{name} has NaN or infinite entries; give finite parameters")
         return np.atleast_2d(array.astype(np.float64))
 
-    def _cost(self, query: Query, theta: NDArray[Any], proposal: NDArray[Any] | None) -> Cost:
-        chains = len(theta)
+    def _geometry(self, query: Query, theta: Any, proposal: Any) -> RatioGeometry | None:
+        """Return the public numbers of a log-ratio; None for other queries."""
+        if not isinstance(query, LogRatio):
+            return None
+        geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), query.lattice(self.num_records))
+        if not bool(jnp.all(jnp.isfinite(geometry.spacing) & (geometry.spacing >= 0.0))):
+            raise QueryError("bound(theta, proposal) must be finite and non-negative; check the log-ratio's bound")
+        return geometry
+
+    def _cost(self, query: Query, chains: int, geometry: RatioGeometry | None) -> Cost:
         lattices = [query.lattice(self.num_records, self.model.dimension)]
         if isinstance(query, ScoreMoments):
             lattices.append(query.sum_query.lattice(self.num_records, self.model.dimension))
-        if isinstance(query, LogRatio):
-            geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), lattices[0])
-            if not bool(jnp.all(jnp.isfinite(geometry.spacing) & (geometry.spacing >= 0.0))):
-                raise QueryError("bound(theta, proposal) must be finite and non-negative; check the log-ratio's bound")
+        if geometry is not None:
             mu = float(np.sum(np.asarray(geometry.mu)))
         else:
+            assert query.mu is not None
             mu = chains * query.mu
         return Cost(
             mu,
@@ -222,7 +261,13 @@ class Curator:
         return noise
 
     def _answer(
-        self, query: Query, theta: Any, proposal: Any, noise: list[Any], total: Callable[..., Any]
+        self,
+        query: Query,
+        theta: Any,
+        proposal: Any,
+        noise: list[Any],
+        total: Callable[..., Any],
+        geometry: RatioGeometry | None = None,
     ) -> AnyRelease:
         """Add noise to the sums. Serves the host (``total`` runs compiled) and compiled code (it is traced)."""
         chains = len(theta)
@@ -233,17 +278,18 @@ class Curator:
         match query:
             case Gradient():
                 spacing = query.spacing(lattice)
-                value = spacing * (total(query, theta, None, spacing, float(lattice.bound)) + noise[0])
+                value = spacing * _noised(total(query, theta, None, spacing, float(lattice.bound)), noise[0])
                 sd = np.full(chains, spacing * lattice.noise_scale)
             case LogRatio():
-                geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), lattice)
-                value = geometry.spacing * (
-                    total(query, theta, proposal, geometry.spacing, geometry.bound) + noise[0][:, 0]
-                )
+                if geometry is None:
+                    geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), lattice)
+                secret = total(query, theta, proposal, geometry.spacing, geometry.bound)
+                value = geometry.spacing * _noised(secret, noise[0][:, 0])
                 sd, mu = geometry.noise_sd, geometry.mu
             case NormQuantile():
                 edges = np.asarray(query.edges)
-                histogram = (total(query, theta, proposal, edges) * lattice.bound + noise[0]) / lattice.bound
+                counts = total(query, theta, proposal, edges) * lattice.bound
+                histogram = _noised(counts, noise[0]) / lattice.bound
                 estimate = _read_quantile(histogram, edges, query.quantile * self.num_records)
                 value = Quantile(estimate, histogram, np.broadcast_to(edges, (chains, len(edges))))
                 sd = np.full(chains, lattice.noise_scale / lattice.bound)
@@ -255,8 +301,8 @@ class Curator:
                 value = Moments(first.value, spacing**2 * _add_symmetric(matrix, noise[0]))
                 sd = Moments(first.noise_sd, np.full(chains, spacing**2 * lattice.noise_scale))
             case ClipCount():
-                counts = total(query, theta, proposal, query.threshold)
-                value = (counts * lattice.bound + noise[0][:, 0]) / lattice.bound
+                counts = total(query, theta, proposal, query.threshold) * lattice.bound
+                value = _noised(counts, noise[0][:, 0]) / lattice.bound
                 sd = np.full(chains, lattice.noise_scale / lattice.bound)
         release_type = Release if self.private else NotPrivateRelease
         return release_type(value, jax.tree.map(lambda leaf: leaf * self.noise.multiplier, sd), mu)
@@ -355,7 +401,7 @@ class Curator:
         )
         release_type = Release if self.private else NotPrivateRelease
         sd = np.full(len(theta), query.spacing(lattice) * lattice.noise_scale * self.noise.multiplier)
-        return release_type(spacing * (total + noise), sd, np.full(len(theta), np.nan))
+        return release_type(spacing * _noised(total, noise), sd, np.full(len(theta), np.nan))
 
     def noise_free_oracle_not_private(
         self, gradient_clip: float | None, ratio_clip: float | None
@@ -443,10 +489,17 @@ def _read_quantile(histogram: NDArray[Any], edges: NDArray[Any], target: float) 
     return np.asarray(edges[first])
 
 
+def _noised(total: Any, noise: Any) -> Any:
+    """Add noise to secret integers, one draw for each: shapes must agree, so that no draw is ever used twice."""
+    if total.shape != noise.shape:
+        raise QueryError(f"noise of shape {noise.shape} does not fit sums of shape {total.shape}; nothing was released")
+    return total + noise
+
+
 def _add_symmetric(matrix: Any, noise: Any) -> NDArray[np.int64]:
     """Add one draw of noise to each entry of the upper triangle, and mirror it."""
     row, column = np.triu_indices(matrix.shape[-1])
     noisy = np.zeros(matrix.shape, np.int64)
-    noisy[:, row, column] = matrix[:, row, column] + noise
+    noisy[:, row, column] = _noised(matrix[:, row, column], noise)
     noisy[:, column, row] = noisy[:, row, column]
     return noisy

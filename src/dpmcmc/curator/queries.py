@@ -17,11 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.curator.batches import largest_size, num_draws
 from dpmcmc.curator.noise import MAX_NOISE_SCALE
 from dpmcmc.errors import QueryError
@@ -73,13 +74,14 @@ class Lattice(NamedTuple):
         return 1e-31 * self.numbers
 
 
-def _positive(name: str, value: Any, remedy: str = "give a positive, finite number") -> float:
-    if isinstance(value, bool) or (not isinstance(value, (int, float)) and not hasattr(value, "__float__")):
-        raise QueryError(f"{name} must be a number, got {value!r}; {remedy}")
-    number = float(value)
-    if not (math.isfinite(number) and number > 0.0):
-        raise QueryError(f"{name} = {value!r} is out of range; {remedy}")
-    return number
+def _chosen_bits(requested: int | None, num_records: int, noise_multiplier: float) -> int:
+    """Return the finest exact lattice, or a coarser one that a test asks for."""
+    finest = lattice_bits(num_records, noise_multiplier)
+    if requested is None:
+        return finest
+    if isinstance(requested, bool) or not isinstance(requested, int) or not 1 <= requested <= finest:
+        raise QueryError(f"lattice_bits = {requested!r} must be a whole number from 1 to {finest}, or None")
+    return requested
 
 
 def _scaled_noise(unit_sensitivity: float, bound: int, noise_multiplier: float) -> int:
@@ -114,8 +116,7 @@ class Gradient:
     kind: ClassVar[str] = "gradient"
 
     def __post_init__(self) -> None:
-        _positive("l2_clip_norm", self.l2_clip_norm)
-        _positive("noise_multiplier", self.noise_multiplier)
+        convert_positive(self, "l2_clip_norm", "noise_multiplier")
 
     @property
     def sensitivity(self) -> float:
@@ -129,7 +130,7 @@ class Gradient:
 
     def lattice(self, num_records: int, dimension: int) -> Lattice:
         """Choose the integers."""
-        bound = 2 ** (self.lattice_bits or lattice_bits(num_records, self.noise_multiplier))
+        bound = 2 ** _chosen_bits(self.lattice_bits, num_records, self.noise_multiplier)
         return Lattice(bound, 2.0 * bound, _scaled_noise(2.0, bound, self.noise_multiplier), dimension)
 
     def spacing(self, lattice: Lattice) -> float:
@@ -162,8 +163,9 @@ class BatchGradient:
     kind: ClassVar[str] = "batch_gradient"
 
     def __post_init__(self) -> None:
-        _positive("l2_clip_norm", self.l2_clip_norm)
-        _positive("noise_ratio", self.noise_ratio)
+        convert_positive(self, "l2_clip_norm", "noise_ratio")
+        convert_count(self, "batch_size")
+        choice("sampling", self.sampling, ("without_replacement", "poisson"))
 
     def rows(self, num_records: int) -> int:
         """Return how many rows are looked up to make a batch."""
@@ -220,18 +222,15 @@ class LogRatio:
 
     def __post_init__(self) -> None:
         if not callable(self.bound):
-            _positive("bound", self.bound)
+            convert_positive(self, "bound")
         if (self.noise_multiplier is None) == (self.noise_sd is None):
             raise QueryError(
                 "a log-ratio needs exactly one of noise_multiplier (sd follows the bound) and noise_sd (cost follows "
                 f"the bound), got noise_multiplier = {self.noise_multiplier!r} and noise_sd = {self.noise_sd!r}"
             )
-        if self.noise_multiplier is not None:
-            _positive("noise_multiplier", self.noise_multiplier)
-        if self.noise_sd is not None:
-            _positive("noise_sd", self.noise_sd)
-            if not 2.0**-20 <= self.noise_sd <= 2.0**14:
-                raise QueryError(f"noise_sd = {self.noise_sd:g} is out of [2^-20, 2^14]; useful values are near 2")
+        convert_positive(self, "noise_multiplier", "noise_sd")
+        if self.noise_sd is not None and not 2.0**-20 <= self.noise_sd <= 2.0**14:
+            raise QueryError(f"noise_sd = {self.noise_sd:g} is out of [2^-20, 2^14]; useful values are near 2")
 
     @property
     def mu(self) -> float | None:
@@ -245,10 +244,12 @@ class LogRatio:
     def lattice(self, num_records: int, dimension: int = 1) -> Lattice:
         """Choose the integers; at constant sd ``bound`` is the largest K that exact sums allow."""
         if self.noise_multiplier is not None:
-            bound = 2 ** (self.lattice_bits or lattice_bits(num_records, self.noise_multiplier))
+            bound = 2 ** _chosen_bits(self.lattice_bits, num_records, self.noise_multiplier)
             return Lattice(bound, 2.0 * bound, _scaled_noise(2.0, bound, self.noise_multiplier), 1)
         bound = 2 ** lattice_bits(num_records, 1.0)
-        scale = CONSTANT_SD_SCALE if self.lattice_bits is None else 2**self.lattice_bits
+        scale = (
+            CONSTANT_SD_SCALE if self.lattice_bits is None else 2 ** _chosen_bits(self.lattice_bits, num_records, 1.0)
+        )
         return Lattice(bound, 2.0 * bound, scale, 1)
 
     def clip_bound(self, theta: jax.Array, proposal: jax.Array) -> jax.Array:
@@ -259,6 +260,10 @@ class LogRatio:
         for _ in range(theta.ndim - 1):
             bound = jax.vmap(bound)
         clip = jnp.maximum(bound(theta, proposal), bound(proposal, theta))
+        if clip.shape != theta.shape[:-1]:
+            raise QueryError(
+                f"bound(theta, proposal) has shape {clip.shape[theta.ndim - 1 :]}; it must return one number"
+            )
         return jnp.where(clip >= 0.0, clip, jnp.nan)
 
     def geometry(self, theta: jax.Array, proposal: jax.Array, lattice: Lattice) -> RatioGeometry:
@@ -314,9 +319,9 @@ class NormQuantile:
     sensitivity: ClassVar[float] = math.sqrt(2.0)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.quantile < 1.0:
+        convert_positive(self, "quantile", "noise_multiplier")
+        if not self.quantile < 1.0:
             raise QueryError(f"quantile = {self.quantile!r} is not in (0, 1); 0.9 is a good choice")
-        _positive("noise_multiplier", self.noise_multiplier)
         if not self.lower_exponent < self.upper_exponent or self.bins_per_octave < 1:
             raise QueryError(
                 f"the grid 2^{self.lower_exponent} to 2^{self.upper_exponent} with {self.bins_per_octave} bins per "
@@ -324,7 +329,7 @@ class NormQuantile:
             )
         if max(abs(self.lower_exponent), abs(self.upper_exponent)) > 300:
             raise QueryError("lower_exponent and upper_exponent must lie within ±300")
-        _check_magnitude(self.of)
+        choice("of", self.of, ("gradient", "log_ratio"))
 
     @property
     def mu(self) -> float:
@@ -368,9 +373,7 @@ class ScoreMoments:
     kind: ClassVar[str] = "score_moments"
 
     def __post_init__(self) -> None:
-        _positive("l2_clip_norm", self.l2_clip_norm)
-        _positive("noise_multiplier", self.noise_multiplier)
-        _positive("matrix_noise_multiplier", self.matrix_noise_multiplier)
+        convert_positive(self, "l2_clip_norm", "noise_multiplier", "matrix_noise_multiplier")
 
     @property
     def mu(self) -> float:
@@ -419,9 +422,8 @@ class ClipCount:
     sensitivity: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        _positive("threshold", self.threshold)
-        _positive("noise_sd", self.noise_sd)
-        _check_magnitude(self.of)
+        convert_positive(self, "threshold", "noise_sd")
+        choice("of", self.of, ("gradient", "log_ratio"))
 
     @property
     def mu(self) -> float:
@@ -432,11 +434,6 @@ class ClipCount:
         """Choose the integers: a record above the threshold adds K."""
         bound = 2 ** lattice_bits(num_records, self.noise_sd)
         return Lattice(bound, float(bound), _scaled_noise(1.0, bound, self.noise_sd), 1)
-
-
-def _check_magnitude(of: str) -> None:
-    if of not in ("gradient", "log_ratio"):
-        raise QueryError(f"of = {of!r} is unknown; use 'gradient' or 'log_ratio'")
 
 
 Query = Gradient | LogRatio | NormQuantile | ScoreMoments | ClipCount

@@ -9,6 +9,7 @@ the block size or on the number of devices, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -82,6 +83,11 @@ def tile_rows(num_chains: int, width: int) -> int:
     return int(np.clip(rows, _MIN_TILE_ROWS, MAX_TILE_ROWS))
 
 
+def _cut(column: jax.Array, rows: int) -> jax.Array:
+    """Cut the leading axis into pieces (a column may have no entries, so the number of pieces is not inferred)."""
+    return column.reshape(len(column) // rows, rows, *column.shape[1:])
+
+
 def sum_over_tiles(
     mesh: Mesh,
     block_size: int,
@@ -103,14 +109,16 @@ def sum_over_tiles(
         return (total + tile_sum(tile, *public).astype(dtype), jax.lax.optimization_barrier(public)), None
 
     def add_block(carry: tuple[jax.Array, Any], block: Any) -> tuple[tuple[jax.Array, Any], None]:
-        tiles = jax.tree.map(lambda column: column.reshape(-1, rows, *column.shape[1:]), block)
+        tiles = jax.tree.map(partial(_cut, rows=rows), block)
         return jax.lax.scan(add_tile, carry, tiles)[0], None
 
     def on_one_device(local: Any, *public: jax.Array) -> jax.Array:
         shape = jax.eval_shape(tile_sum, jax.tree.map(lambda column: column[:rows], local), *public).shape
         start = (jnp.zeros(shape, dtype), public)
         if block_size:
-            blocks = jax.tree.map(lambda column: column.reshape(-1, block_size, *column.shape[1:]), local)
+            blocks = jax.tree.map(
+                lambda column: column.reshape(len(column) // block_size, block_size, *column.shape[1:]), local
+            )
             (total, _), _ = jax.lax.scan(add_block, start, blocks)
         else:
             (total, _), _ = add_block(start, local)

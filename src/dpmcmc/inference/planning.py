@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
+from dpmcmc import checks
 from dpmcmc.curator.queries import BatchGradient, Gradient
 from dpmcmc.errors import BudgetExceededError, QueryError
 from dpmcmc.privacy import Budget, StepBudget
-from dpmcmc.samplers import Queries, Sampler
-from dpmcmc.samplers.base import check_count
+from dpmcmc.samplers import SAMPLERS, Queries, Sampler
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,15 @@ class Plan:
         return asdict(self)
 
 
-def plan(sampler: Sampler, *, num_records: int, epsilon: float, delta: float, num_chains: int = 4) -> Plan:
+def plan(
+    sampler: Sampler,
+    *,
+    num_records: int,
+    epsilon: float,
+    delta: float,
+    num_chains: int = 4,
+    dimension: int | None = None,
+) -> Plan:
     """Work out what a budget buys, with no data.
 
     Parameters
@@ -70,6 +78,9 @@ def plan(sampler: Sampler, *, num_records: int, epsilon: float, delta: float, nu
         The budget, shared by all chains.
     num_chains
         Number of chains.
+    dimension
+        Number of unconstrained parameters, if known: the reserve for discrete noise then limits the steps too. It does
+        so only for very many steps of very many parameters.
 
     Examples
     --------
@@ -84,7 +95,7 @@ def plan(sampler: Sampler, *, num_records: int, epsilon: float, delta: float, nu
     >>> dpmcmc.plan(settings, num_records=n, epsilon=4.0, delta=1e-6).total_steps
     377
     """
-    check_count(num_records=num_records, num_chains=num_chains)
+    num_records, num_chains = checks.count("num_records", num_records), checks.count("num_chains", num_chains)
     queries = private_queries(sampler, num_records)
     budget = make_budget(queries, num_records, epsilon, delta)
     if isinstance(budget, StepBudget):
@@ -95,6 +106,8 @@ def plan(sampler: Sampler, *, num_records: int, epsilon: float, delta: float, nu
         start = num_chains * queries.gradients_at_start * gradient_mu
         # Exact division of the floats as they are: one step too many would be refused by the budget.
         total_steps = max(0, math.floor((Fraction(mu_total) - Fraction(start)) / Fraction(mu_per_step)))
+    if dimension is not None:
+        total_steps = min(total_steps, _steps_within_reserve(queries, budget, num_records, dimension, num_chains))
     num_steps = total_steps // num_chains
     return Plan(
         sampler=sampler.name,
@@ -112,10 +125,16 @@ def plan(sampler: Sampler, *, num_records: int, epsilon: float, delta: float, nu
     )
 
 
+def check_sampler(sampler: Any) -> None:
+    """Accept this package's samplers only, and no subclass: others have not been held to what they declare."""
+    if type(sampler) not in SAMPLERS:
+        names = ", ".join(f"{known.__name__}(...)" for known in SAMPLERS)
+        raise QueryError(f"sampler must be one of {names}, got {type(sampler).__name__}")
+
+
 def private_queries(sampler: Sampler, num_records: int) -> Queries:
     """Return what a private sampler asks; refuse what is no sampler, not private, or larger than the data."""
-    if not hasattr(sampler, "queries") or not hasattr(sampler, "kernel"):
-        raise QueryError(f"sampler must be settings such as dpmcmc.DPHMC(...), got {type(sampler).__name__}")
+    check_sampler(sampler)
     if not sampler.private:
         raise QueryError(f"{sampler.name} adds no noise, so no budget pays for it; use DPHMC or the like")
     queries = sampler.queries(num_records)
@@ -141,6 +160,20 @@ def make_budget(queries: Queries, num_records: int, epsilon: float, delta: float
         budget = Budget(epsilon, delta)
     budget.reserve_lattice()
     return budget
+
+
+def _steps_within_reserve(
+    queries: Queries, budget: Budget | StepBudget, num_records: int, dimension: int, num_chains: int
+) -> int:
+    """Return how many steps in all the reserve for discrete noise pays for."""
+
+    def slack(query: Any, number: int) -> float:
+        return number * query.lattice(num_records, dimension).lattice_epsilon if query is not None else 0.0
+
+    start = num_chains * slack(queries.gradient, queries.gradients_at_start)
+    step = slack(queries.gradient, queries.gradients_per_step) + slack(queries.log_ratio, queries.log_ratios_per_step)
+    # A little less, for the rounding of sums: a refusal in the middle of a run would help nobody.
+    return max(0, math.floor((budget.lattice_epsilon_reserved * (1.0 - 1e-9) - start) / step))
 
 
 def step_mu(queries: Queries) -> float:

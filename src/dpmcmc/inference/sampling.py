@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcmc import checks
 from dpmcmc.curator import Curator, ExactNoise, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
 from dpmcmc.curator.curator import exact_arithmetic
 from dpmcmc.errors import QueryError
@@ -32,7 +33,6 @@ from dpmcmc.privacy import Budget, PrivacyStatement, StepBudget
 from dpmcmc.privacy.statement import installed_versions
 from dpmcmc.results import Posterior
 from dpmcmc.samplers import Noise, Queries, Sampler
-from dpmcmc.samplers.base import check_count
 
 
 def sample(
@@ -92,7 +92,8 @@ def sample(
     -----
     Ctrl-C ends the run and returns what is done so far; what was charged is spent.
     """
-    check_count(num_chains=num_chains, thin=thin)
+    planning.check_sampler(sampler)
+    num_chains, thin = checks.count("num_chains", num_chains), checks.count("thin", thin)
     noise = _noise_source(sampler, seed)
     with exact_arithmetic():
         curator = Curator(model, data, _budget_maker(sampler, epsilon, delta), noise=noise)
@@ -101,7 +102,12 @@ def sample(
         allowed = None
         if epsilon is not None and delta is not None:
             the_plan = planning.plan(
-                sampler, num_records=num_records, epsilon=epsilon, delta=delta, num_chains=num_chains
+                sampler,
+                num_records=num_records,
+                epsilon=epsilon,
+                delta=delta,
+                num_chains=num_chains,
+                dimension=model.dimension,
             )
             planning.require_steps(the_plan)
             allowed = the_plan.num_steps
@@ -122,20 +128,20 @@ def sample(
         state = _start(curator, queries, bind, kernel, state_key, theta)
         run = compile_block(bind, kernel, shape, curator.replicated)
         with _progress_bar(progress, sampler, shape) as report:
-            positions, infos, charged = _run_blocks(curator, queries, random, shape, run, state, run_key, report)
-        return _collect(curator, sampler, queries, positions, infos, warmup, charged, epsilon, delta)
+            done, charged = _run_blocks(curator, queries, random, shape, run, state, run_key, report)
+        return _collect(curator, sampler, queries, done, warmup, charged, epsilon, delta)
 
 
 def _noise_source(sampler: Sampler, seed: int | None) -> NoiseSource:
-    if seed is not None:
-        source: NoiseSource = SeededNoiseNotPrivate(seed)
-        return source if getattr(sampler, "private", True) else NoNoiseNotPrivate()
-    return ExactNoise() if getattr(sampler, "private", True) else NoNoiseNotPrivate()
+    seeded = None if seed is None else SeededNoiseNotPrivate(seed)
+    if not sampler.private:
+        return NoNoiseNotPrivate()
+    return ExactNoise() if seeded is None else seeded
 
 
 def _budget_maker(sampler: Sampler, epsilon: float | None, delta: float | None) -> Any:
     """Return what makes the budget from the number of records (None for a sampler that needs no budget)."""
-    if not getattr(sampler, "private", True):
+    if not sampler.private:
         if epsilon is not None or delta is not None:
             raise QueryError(f"{sampler.name} adds no noise and is not private; leave out epsilon and delta")
         return None
@@ -150,7 +156,7 @@ def _budget_maker(sampler: Sampler, epsilon: float | None, delta: float | None) 
 
 def _number_of_steps(num_steps: int | None, allowed: int | None, thin: int) -> int:
     if num_steps is not None:
-        check_count(num_steps=num_steps)
+        num_steps = checks.count("num_steps", num_steps)
     if allowed is None and num_steps is None:
         raise QueryError("num_steps is required for a sampler without noise: no budget decides it")
     if allowed is not None and num_steps is not None and num_steps > allowed:
@@ -221,10 +227,9 @@ def _run_blocks(
     state: Any,
     key: jax.Array,
     report: Progress,
-) -> tuple[list[NDArray[Any]], list[Any], int]:
+) -> tuple[list[tuple[NDArray[Any], Any]], int]:
     """Run all blocks; return positions and infos of each, and the number of steps charged for each chain."""
-    positions: list[NDArray[Any]] = []
-    infos: list[Any] = []
+    done: list[tuple[NDArray[Any], Any]] = []
     charged = 0
     with ThreadPoolExecutor(max_workers=1) as beside:
 
@@ -251,22 +256,20 @@ def _run_blocks(
                 state, drawn, info = run(
                     curator.secret_records, state, jax.random.fold_in(key, block), noise, jnp.asarray(active)
                 )
-                positions.append(np.asarray(drawn)[:active])
-                infos.append(jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[:active], info))
-                report(steps, infos[-1], curator.budget)
+                done.append(jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[:active], (drawn, info)))
+                report(steps, done[-1][1], curator.budget)
         except KeyboardInterrupt:
             coming.cancel()
-            if not positions:
+            if not done:
                 raise
-    return positions, infos, charged
+    return done, charged
 
 
 def _collect(
     curator: Curator,
     sampler: Sampler,
     queries: Queries,
-    positions: list[NDArray[Any]],
-    infos: list[Any],
+    done: list[tuple[NDArray[Any], Any]],
     warmup: int,
     charged: int,
     epsilon: float | None,
@@ -274,11 +277,11 @@ def _collect(
 ) -> Posterior:
     """Turn released positions into named draws, with what was spent."""
     model = curator.model
-    theta = np.concatenate(positions)
+    theta, infos = jax.tree.map(lambda *leaves: np.concatenate(leaves), *done)
     warmup = min(warmup, len(theta) // 2)  # an interrupted run is shorter than planned
     constrained = jax.jit(jax.vmap(jax.vmap(model.constrain)))(jnp.asarray(theta))
     by_chain = {name: np.moveaxis(np.asarray(value), 0, 1) for name, value in constrained.items()}
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves).T, *infos)._asdict()
+    joined = {name: value.T for name, value in infos._asdict().items()}
     num_chains = theta.shape[1]
     mu = None if curator.budget is None or isinstance(curator.budget, StepBudget) else curator.budget.spent
     statement = PrivacyStatement(

@@ -8,4 +8,20 @@ from dpmcmc.samplers.dp_sgnht import DPSGNHT
 from dpmcmc.samplers.hmc import HMC
 from dpmcmc.samplers.rwmh import RWMH
 
-__all__ = ["DPHMC", "DPSGLD", "DPSGNHT", "HMC", "RWMH", "DPPenalty", "Kernel", "Noise", "Queries", "Sampler"]
+# A sampler passes the noise that it is handed on to the oracle: it is trusted code, held to its declaration by the
+# contract test. No other sampler can make a run that is called private.
+SAMPLERS = (DPHMC, DPPenalty, DPSGLD, DPSGNHT, HMC, RWMH)
+
+__all__ = [
+    "DPHMC",
+    "DPSGLD",
+    "DPSGNHT",
+    "HMC",
+    "RWMH",
+    "SAMPLERS",
+    "DPPenalty",
+    "Kernel",
+    "Noise",
+    "Queries",
+    "Sampler",
+]

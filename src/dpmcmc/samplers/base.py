@@ -6,7 +6,6 @@ advanced together: positions have shape chains × dimension.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from dpmcmc.curator.oracle import Oracle
 from dpmcmc.curator.queries import BatchGradient, Gradient, LogRatio
-from dpmcmc.errors import ModelError, QueryError
+from dpmcmc.errors import ModelError
 from dpmcmc.models import Model
 
 
@@ -76,29 +75,6 @@ class LogPrior(NamedTuple):
 def log_prior_of(model: Model) -> LogPrior:
     """Batch the model's unconstrained log-prior and its gradient over chains."""
     return LogPrior(jax.vmap(model.unconstrained_log_prior), jax.vmap(jax.grad(model.unconstrained_log_prior)))
-
-
-def check_positive(**arguments: Any) -> None:
-    """Raise a QueryError that names the first argument that is not a positive finite number."""
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-            raise QueryError(f"{name} = {value!r} is not a number; give a positive finite number")
-        if not (math.isfinite(value) and value > 0):
-            raise QueryError(f"{name} = {value!r} is out of range; give a positive finite number")
-
-
-def check_count(**arguments: Any) -> None:
-    """Raise a QueryError that names the first argument that is not a whole number of at least 1."""
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise QueryError(f"{name} = {value!r} must be a whole number of at least 1")
-
-
-def check_choice(choices: tuple[Any, ...], **arguments: Any) -> None:
-    """Raise a QueryError that names the first argument that is not among the choices."""
-    for name, value in arguments.items():
-        if value not in choices:
-            raise QueryError(f"{name} = {value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
 
 
 def per_coordinate(name: str, value: Any, dimension: int) -> jax.Array:

@@ -19,12 +19,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.curator.oracle import Oracle
 from dpmcmc.curator.queries import Gradient, LogRatio
 from dpmcmc.errors import QueryError
 from dpmcmc.models import Model
 from dpmcmc.samplers.acceptance import choose, penalty_test
-from dpmcmc.samplers.base import Kernel, Noise, Queries, check_choice, check_count, check_positive, log_prior_of
+from dpmcmc.samplers.base import Kernel, Noise, Queries, log_prior_of
 from dpmcmc.samplers.halton import randomised_halton
 from dpmcmc.samplers.integrators import INTEGRATORS, Trajectory, gradients_per_step, make_mass
 
@@ -55,7 +56,7 @@ class DPHMC:
     Parameters
     ----------
     step_size
-        η, the mean step size (before jitter).
+        η, the largest step size (before jitter).
     num_leapfrog
         L, leapfrog steps of a trajectory.
     ratio_clip
@@ -70,7 +71,8 @@ class DPHMC:
     leapfrog
         "position_first" (L gradients a step), "momentum_first" (the paper's, L + 1) or "cached" (L, and 1 at first).
     jitter
-        "halton" multiplies η in each step by 2h, h in (0, 1] from a randomised Halton sequence; None keeps it.
+        "halton" multiplies η in each step by a number in (½, 1] of a randomised Halton sequence; None keeps it. (The
+        authors' code takes it in [0, 1); but a short trajectory costs as much budget as a long one.)
     """
 
     step_size: float
@@ -86,16 +88,10 @@ class DPHMC:
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(
-            step_size=self.step_size,
-            ratio_clip=self.ratio_clip,
-            gradient_clip=self.gradient_clip,
-            ratio_noise=self.ratio_noise,
-            gradient_noise=self.gradient_noise,
-        )
-        check_count(num_leapfrog=self.num_leapfrog)
-        check_choice(tuple(INTEGRATORS), leapfrog=self.leapfrog)
-        check_choice(("halton", None), jitter=self.jitter)
+        convert_positive(self, "step_size", "ratio_clip", "gradient_clip", "ratio_noise", "gradient_noise")
+        convert_count(self, "num_leapfrog")
+        choice("leapfrog", self.leapfrog, tuple(INTEGRATORS))
+        choice("jitter", self.jitter, ("halton", None))
 
     def queries(self, num_records: int) -> Queries:
         """Declare one log-ratio and L or L + 1 gradients a step."""
@@ -132,9 +128,8 @@ def build_kernel(model: Model, step_size: float, mass_matrix: Any, leapfrog: Lea
 
     def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
         momentum_key, accept_key = jax.random.split(key)
-        # Twice the sequence has mean 1: the step size that was asked for is the average one.
         halton = randomised_halton(state.jitter_shift, state.iteration)
-        eta = step_size * (2.0 * halton if jitter else jnp.ones_like(halton))
+        eta = step_size * (0.5 + 0.5 * halton if jitter else jnp.ones_like(halton))
         start = Trajectory(state.position, mass.draw(momentum_key, state.position.shape), state.gradient)
         end = integrate(start, eta[:, None], lambda theta, z: estimate(oracle, theta, z), mass.velocity, noise.gradient)
 

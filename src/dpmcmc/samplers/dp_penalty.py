@@ -19,12 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpmcmc.checks import choice, convert_positive
 from dpmcmc.curator.oracle import Oracle
 from dpmcmc.curator.queries import LogRatio
 from dpmcmc.errors import QueryError
 from dpmcmc.models import Model
 from dpmcmc.samplers.acceptance import choose, penalty_test
-from dpmcmc.samplers.base import Kernel, Noise, Queries, check_choice, check_positive, log_prior_of, per_coordinate
+from dpmcmc.samplers.base import Kernel, Noise, Queries, log_prior_of, per_coordinate
 
 Update = Literal["all", "one_component", "guided"]
 
@@ -66,9 +67,9 @@ class DPPenalty:
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(ratio_clip=self.ratio_clip, ratio_noise=self.ratio_noise)
+        convert_positive(self, "ratio_clip", "ratio_noise")
         check_proposal_scale(self.proposal_scale)
-        check_choice(("all", "one_component", "guided"), update=self.update)
+        choice("update", self.update, ("all", "one_component", "guided"))
 
     def queries(self, num_records: int) -> Queries:
         """Declare one log-ratio a step."""

@@ -18,10 +18,11 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.curator.oracle import Oracle
 from dpmcmc.curator.queries import BatchGradient, Sampling
 from dpmcmc.models import Model
-from dpmcmc.samplers.base import Kernel, Noise, Queries, check_choice, check_count, check_positive, log_prior_of
+from dpmcmc.samplers.base import Kernel, Noise, Queries, log_prior_of
 
 
 class State(NamedTuple):
@@ -65,9 +66,9 @@ class DPSGNHT:
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_count(batch_size=self.batch_size)
-        check_positive(gradient_clip=self.gradient_clip, step_size=self.step_size, diffusion=self.diffusion)
-        check_choice(("without_replacement", "poisson"), sampling=self.sampling)
+        convert_count(self, "batch_size")
+        convert_positive(self, "gradient_clip", "step_size", "diffusion")
+        choice("sampling", self.sampling, ("without_replacement", "poisson"))
 
     def queries(self, num_records: int) -> Queries:
         """Declare one batch gradient a step, with the noise that the dynamics need."""

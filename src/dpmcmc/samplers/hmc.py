@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.models import Model
-from dpmcmc.samplers.base import Kernel, Queries, check_choice, check_count, check_positive
+from dpmcmc.samplers.base import Kernel, Queries
 from dpmcmc.samplers.dp_hmc import Jitter, Leapfrog, build_kernel
 from dpmcmc.samplers.integrators import INTEGRATORS, gradients_per_step
 
@@ -37,12 +38,10 @@ class HMC:
     private: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_positive(step_size=self.step_size)
-        clips = {"ratio_clip": self.ratio_clip, "gradient_clip": self.gradient_clip}
-        check_positive(**{name: clip for name, clip in clips.items() if clip is not None})
-        check_count(num_leapfrog=self.num_leapfrog)
-        check_choice(tuple(INTEGRATORS), leapfrog=self.leapfrog)
-        check_choice(("halton", None), jitter=self.jitter)
+        convert_positive(self, "step_size", "ratio_clip", "gradient_clip")
+        convert_count(self, "num_leapfrog")
+        choice("leapfrog", self.leapfrog, tuple(INTEGRATORS))
+        choice("jitter", self.jitter, ("halton", None))
 
     def queries(self, num_records: int) -> Queries:
         """Declare how often the oracle is asked."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dpmcmc.checks import choice, convert_positive
 from dpmcmc.models import Model
-from dpmcmc.samplers.base import Kernel, Queries, check_choice, check_positive
+from dpmcmc.samplers.base import Kernel, Queries
 from dpmcmc.samplers.dp_penalty import Update, build_kernel, check_proposal_scale
 
 
@@ -33,9 +34,8 @@ class RWMH:
 
     def __post_init__(self) -> None:
         check_proposal_scale(self.proposal_scale)
-        if self.ratio_clip is not None:
-            check_positive(ratio_clip=self.ratio_clip)
-        check_choice(("all", "one_component", "guided"), update=self.update)
+        convert_positive(self, "ratio_clip")
+        choice("update", self.update, ("all", "one_component", "guided"))
 
     def queries(self, num_records: int) -> Queries:
         """Declare how often the oracle is asked."""
