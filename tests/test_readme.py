@@ -23,6 +23,17 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
     assert namespace["model"].dimension == 3
 
 
+def test_the_commands_run():
+    from typer.testing import CliRunner
+
+    from dpmcmc.cli import app
+
+    lines = re.findall(r"^dpmcmc ((?:plan|account) [^#\n]*)", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        assert CliRunner().invoke(app, line.split()).exit_code == 0
+
+
 def test_the_two_commands_come_first():
     text = README.read_text(encoding="utf-8")
     assert text.index("make demo") < text.index("make test") < text.index("```python")
