@@ -42,7 +42,7 @@ CHAINS, STEPS, SEED = 40_000, 10, 1
 LEVEL, CAUGHT = 1e-6, 1e-8
 
 DPHMC_SETTINGS = {
-    "step_size": 0.45,
+    "step_size": 0.3,
     "num_leapfrog": 3,
     "ratio_clip": RATIO_CLIP,
     "gradient_clip": GRADIENT_CLIP,
@@ -60,7 +60,7 @@ PRIVATE = {
     },
 }
 NOISE_FREE = {
-    **{f"HMC-{leapfrog}": HMC(0.6, 3, leapfrog=leapfrog, jitter="halton") for leapfrog in dp_hmc.INTEGRATORS},
+    **{f"HMC-{leapfrog}": HMC(0.4, 3, leapfrog=leapfrog, jitter="halton") for leapfrog in dp_hmc.INTEGRATORS},
     **{f"RWMH-{update}": RWMH([0.5, 0.8], update=update) for update in ("all", "one_component", "guided")},
 }
 
@@ -368,7 +368,7 @@ def compiled_batch_run():
         value = 3.0 * jnp.sum(jnp.where(chosen[..., None], scores(SKEWED, RECORDS, theta), 0.0), axis=1)
         return NotPrivateRelease(value, 0.0, 0.0)
 
-    kernel = kernel_of(HMC(0.6, 3, leapfrog="position_first", jitter="halton"))
+    kernel = kernel_of(HMC(0.3, 3, leapfrog="position_first", jitter="halton"))
     return compile_chains(kernel, lambda: direct_oracle(SKEWED, RECORDS)._replace(gradient=gradient))
 
 

@@ -24,16 +24,17 @@ def terminal_progress(name: str, total_steps: int) -> Iterator[Progress]:
 
     bar = Bar(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=14),
         MofNCompleteColumn(),
+        TextColumn("steps"),
         TextColumn("{task.fields[facts]}"),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("left:"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
     with bar:
-        task = bar.add_task(f"{name}: steps of each chain", total=total_steps, facts="compiling")
+        task = bar.add_task(name, total=total_steps, facts="compiling")
 
         def report(steps: int, info: Any, budget: Any) -> None:
             facts = []
