@@ -123,19 +123,19 @@ class _Filter:
             self._lattice_epsilon_reserved = lattice_epsilon
             self._lattice_delta_reserved = Fraction(self._delta) - Fraction(delta)
 
-    def can_spend(self, cost: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> bool:
+    def can_spend(self, mu: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> bool:
         """Whether `spend` with the same arguments would fit now (another thread may be faster)."""
-        costs = self._checked_costs(cost, lattice_epsilon, lattice_delta)
+        costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
         with self._lock:
             return self._refusal(*costs) is None
 
-    def spend(self, cost: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> None:
+    def spend(self, mu: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> None:
         """Charge one query, or refuse it and change nothing. To be called before the query is answered.
 
         Parameters
         ----------
-        cost
-            Of the query: μ = 1/(2τ²) for a `Budget`, the number of steps for a `StepBudget`.
+        mu
+            Cost of the query: μ = 1/(2τ²) for a `Budget`; for a `StepBudget` the number of steps.
         lattice_epsilon, lattice_delta
             Slack of discrete noise against Gaussian noise: 12 N/S and N·1e-31 for N released numbers with
             integer noise parameter S. Taken from the reserve of `reserve_lattice`.
@@ -147,7 +147,7 @@ class _Filter:
         QueryError
             If a cost is not a finite number ≥ 0.
         """
-        costs = self._checked_costs(cost, lattice_epsilon, lattice_delta)
+        costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
         with self._lock:
             refusal = self._refusal(*costs)
             if refusal is not None:
