@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo lint test test-all clean
+.PHONY: install demo bench reproduce reproduce-full lint test test-all clean
 
 install: $(STAMP)
 
@@ -17,6 +17,21 @@ $(STAMP): pyproject.toml
 
 demo: install
 	$(BIN)/dpmcmc demo
+
+# About ten minutes; run it alone on the machine. For two minutes: .venv/bin/dpmcmc benchmark --fast
+bench: install
+	$(BIN)/dpmcmc benchmark
+
+# A small version of the paper's experiments; see README.md. Both targets continue where an earlier run stopped.
+reproduce: install
+	$(BIN)/dpmcmc reproduce comparison --out reproduction/small/comparison --epsilon 4 --epsilon 15 \
+		--sampler paper --sampler dp-hmc-default --repeats 2 --extra-repeats 1
+	$(BIN)/dpmcmc reproduce clipping --out reproduction/small/clipping --model banana --algorithm rwmh --repeats 3
+
+reproduce-full: install
+	$(BIN)/dpmcmc reproduce comparison --out reproduction/full/comparison
+	$(BIN)/dpmcmc reproduce clipping --out reproduction/full/clipping
+	$(BIN)/dpmcmc reproduce report reproduction/full/comparison reproduction/full/clipping --to docs/reproduction.md
 
 lint: install
 	$(BIN)/ruff check .
@@ -31,4 +46,4 @@ test-all: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis dpmcmc-demo
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis dpmcmc-demo benchmark

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dpmcmc
-from dpmcmc import cli, demo
+from dpmcmc import cli, demo, output
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import PRIVATE_MODE, SEEDED_MODE
 
@@ -215,9 +215,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(demo.os, "replace", full)
+    monkeypatch.setattr(output.os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        demo._replace(target, b"new")
+        output.replace_file(target, b"new")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -228,8 +228,8 @@ def test_full_disk_is_a_plain_error(sample_stub, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(demo, "_replace", full)
-    with pytest.raises(demo.OutputError, match="No space left"):
+    monkeypatch.setattr(demo, "replace_file", full)
+    with pytest.raises(output.OutputError, match="No space left"):
         demo.write(outcome, tmp_path)
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -17,7 +18,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+
+from dpmcmc.studies.commands import app as reproduce
 
 _BISECTION_TOLERANCE = 1e-4
 
@@ -54,6 +57,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(reproduce, name="reproduce")
 
 
 def main() -> None:
@@ -584,7 +588,7 @@ def _sampler_options(
         raise UsageError(f"{_listed(foreign)} does not belong to {name}; leave it out or choose another --sampler")
     defaults: dict[str, Any] = {}
     if preset is not None:
-        from dpmcmc.demo import paper_settings
+        from dpmcmc.studies.settings import paper_settings
 
         defaults = paper_settings(preset.value, name.value, num_records)
     options = defaults | dict(given)
@@ -632,13 +636,14 @@ def demo(
     if fast and epsilon is not None:
         raise UsageError("--fast sets epsilon = 4, but --epsilon is given too; leave one of them out")
     from dpmcmc import demo as study
+    from dpmcmc.output import prepare_folder
 
     settings = study.Settings(
         epsilon=study.FAST_EPSILON if fast else study.DEFAULT_EPSILON if epsilon is None else epsilon,
         num_records=num_records,
         seed=seed,
     )
-    study.prepare_folder(out)
+    prepare_folder(out)
     bought = study.planned(settings)
     if not as_json:
         console = Console()
@@ -693,6 +698,99 @@ def _summary_table(columns: list[str], rows: list[tuple[str, list[float]]]) -> T
     for name, values in rows:
         table.add_row(Text(name), *(f"{values[place]:.3g}" for place in shown))
     return table
+
+
+# -------------------------------------------------------------------------------------------------- benchmark
+
+
+class _JsonMayStandAlone(TyperCommand):
+    """A command whose --json may come without a value, as that of the other commands does: then it is `-`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in the value that was left out."""
+        complete = []
+        for argument, following in zip(args, [*args[1:], "--"], strict=True):
+            complete.append(argument)
+            if argument == "--json" and following.startswith("--"):
+                complete.append("-")
+        return super().parse_args(ctx, complete)
+
+
+@app.command(
+    cls=_JsonMayStandAlone,
+    epilog="**Examples**\n\n"
+    "`dpmcmc benchmark`   then look at benchmark/benchmark.png\n\n"
+    "`dpmcmc benchmark --fast --json -`   figures only, for a script that follows them over time",
+)
+def benchmark(
+    out: Annotated[
+        Path, typer.Option(help="Folder for the table and the plot; files of an earlier benchmark are replaced.")
+    ] = Path("benchmark"),
+    json_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            help="Write the JSON to this file too; `-` or nothing: print only JSON, no table.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Smaller sizes, fewer rounds: within two minutes.")] = False,
+) -> None:
+    """Measure speed and memory against plain JAX, BlackJAX and the machine's floor.
+
+    Synthetic records, all contestants in turns, medians. Writes benchmark.json, benchmark.md, benchmark.png and
+    benchmark.pdf. The figures are ratios, but a busy machine blurs them all the same: run it alone.
+
+    Takes about ten minutes on two cores. Needs BlackJAX: pip install 'dpmcmc[bench]'.
+    """
+    from dpmcmc import benchmarks
+    from dpmcmc.output import prepare_folder, replace_file
+
+    benchmarks.require_peer()
+    prepare_folder(out)
+    only_json = json_to == Path("-")
+    if json_to is not None and not only_json:
+        prepare_folder(json_to.parent)
+    console = Console(stderr=True)
+    with console.status("benchmark") as status:  # shown on a terminal only
+        results = benchmarks.run(
+            benchmarks.FAST if fast else benchmarks.FULL,
+            lambda title, done, total: status.update(Text(f"{done}/{total}  {title}")),
+        )
+    files = benchmarks.write(results, out)
+    if only_json:
+        typer.echo(benchmarks.as_json(results), nl=False)
+        return
+    if json_to is not None:
+        replace_file(json_to, benchmarks.as_json(results).encode())
+        files[json_to] = "the same figures"
+    console = Console()
+    _print_benchmark(console, results)
+    console.print(Text("Written", "bold"))
+    for path, what in files.items():
+        console.print(Text(f"  {path}  ({what})"), soft_wrap=True)
+
+
+def _print_benchmark(console: Console, results: Any) -> None:
+    from dpmcmc import benchmarks
+
+    console.print(Text(f"Benchmark, n = {results.sizes.num_records:,} unless said otherwise", "bold"))
+    for group, rows in groupby(benchmarks.rows(results), key=lambda row: row.group):
+        table = Table(box=box.SIMPLE_HEAD, title=Text(group), title_justify="left", width=min(console.width, 100))
+        table.add_column("what", ratio=1)
+        for name, width in (("dpmcmc (ms)", 11), ("peer (ms)", 9), ("ratio", 8), ("target", 8)):
+            table.add_column(name, justify="right", min_width=width)
+        table.add_column("met", min_width=3)
+        for row in rows:
+            times = (benchmarks.as_text(row.ours), benchmarks.as_text(row.peer))
+            met = Text(benchmarks.met_text(row.met), "green" if row.met else "bold red")
+            table.add_row(*map(Text, (row.what, *times, row.figure, row.target)), met)
+        console.print(table)
+    console.print(Text(benchmarks.machine_text(results.machine), "dim"))
+    if results.sizes.fast:
+        console.print(Text("Targets of larger sizes than --fast measures are left open.", "dim"))
+    console.print(Text(f"{results.seconds:.0f} seconds.", "dim"))
 
 
 # ----------------------------------------------------------------------------------------------------- shared

@@ -7,10 +7,7 @@ the exact posterior; nothing here is meant for real data.
 import html
 import io
 import math
-import os
 import re
-import secrets
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +23,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 import dpmcmc
-from dpmcmc.errors import DPMCMCError, QueryError
+from dpmcmc.errors import QueryError
+from dpmcmc.output import OutputError, replace_file
+from dpmcmc.studies.settings import paper_settings
 
 DEFAULT_EPSILON = 15.0
 """The largest budget of the paper: the picture is a good one, and it takes about two minutes."""
@@ -40,68 +39,6 @@ _TRUE_PARAMETER = (0.0, 3.0)
 _REGIONS = (0.99, 0.9, 0.5)
 _GOOD_R_HAT = 1.05
 _GOOD_REACH = 0.8
-
-# The settings of the paper's experiments. What ends in `_per_root_n` is multiplied by √n, `_times_n` divided by n.
-_PAPER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "paper-banana": {
-        "dp-hmc": {
-            "step_size": 0.006,
-            "num_leapfrog": 25,
-            "ratio_clip": 0.1,
-            "gradient_clip": 0.05,
-            "ratio_noise_per_root_n": 0.10,
-            "gradient_noise_per_root_n": 0.55,
-        },
-        "dp-penalty": {"proposal_scale": 0.06, "ratio_clip": 0.15, "ratio_noise_per_root_n": 0.17},
-        "dp-sgld": {"batch_size": 1000, "gradient_clip": 0.2, "step_size_times_n": 1.0, "temperature": 0.5},
-        "dp-sgnht": {"batch_size": 1000, "gradient_clip": 0.2, "step_size_times_n": 100.0, "diffusion": 50.0},
-    },
-    "paper-gaussian": {
-        "dp-hmc": {
-            "step_size": 0.00015,
-            "num_leapfrog": 12,
-            "ratio_clip": 6.0,
-            "gradient_clip": 10.0,
-            "ratio_noise_per_root_n": 0.10,
-            "gradient_noise_per_root_n": 0.25,
-        },
-        "dp-penalty": {"proposal_scale": 0.0007, "ratio_clip": 10.0, "ratio_noise_per_root_n": 0.05},
-        "dp-sgld": {"batch_size": 1000, "gradient_clip": 15.0, "step_size_times_n": 0.008, "temperature": 0.5},
-        "dp-sgnht": {"batch_size": 1000, "gradient_clip": 12.0, "step_size_times_n": 0.2, "diffusion": 30.0},
-    },
-}
-
-
-class OutputError(DPMCMCError):
-    """The folder for the results cannot be written."""
-
-
-def paper_settings(preset: str, sampler: str, num_records: int) -> dict[str, Any]:
-    """Return the arguments of a sampler as in the paper's experiments, noise scaled with √n.
-
-    Parameters
-    ----------
-    preset
-        "paper-banana" or "paper-gaussian".
-    sampler
-        "dp-hmc", "dp-penalty", "dp-sgld" or "dp-sgnht".
-    num_records
-        n. The paper has 100,000.
-
-    Examples
-    --------
-    >>> paper_settings("paper-banana", "dp-penalty", 10_000)
-    {'proposal_scale': 0.06, 'ratio_clip': 0.15, 'ratio_noise': 17.0}
-    """
-    settings: dict[str, Any] = {}
-    for name, value in _PAPER_SETTINGS[preset][sampler].items():
-        if name.endswith("_per_root_n"):
-            settings[name.removesuffix("_per_root_n")] = value * math.sqrt(num_records)
-        elif name.endswith("_times_n"):
-            settings[name.removesuffix("_times_n")] = value / num_records
-        else:
-            settings[name] = value
-    return settings
 
 
 # -------------------------------------------------------------------------------------------------------- run
@@ -369,18 +306,6 @@ def report(outcome: Outcome, files: dict[Path, str]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------ files
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make the folder and try to write into it, before anything is computed or spent."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dpmcmc-"):
-            pass
-    except OSError as error:
-        raise OutputError(
-            f"cannot write into {str(folder)!r} ({error.strerror}); nothing was computed, choose another --out"
-        ) from None
-
-
 def write(outcome: Outcome, folder: Path) -> dict[Path, str]:
     """Write the draws, the picture and the page, each of them whole or not at all; return what they are."""
     files = {
@@ -391,23 +316,13 @@ def write(outcome: Outcome, folder: Path) -> dict[Path, str]:
     draws, picture, web_page = files
     try:
         outcome.posterior.save(draws)  # first, as it cannot be made again; it writes all or nothing by itself
-        _replace(picture, _as_png(posterior_figure(outcome)))
-        _replace(web_page, page(outcome).encode())
+        replace_file(picture, _as_png(posterior_figure(outcome)))
+        replace_file(web_page, page(outcome).encode())
     except OSError as error:
         raise OutputError(
             f"cannot write into {str(folder)!r} ({error.strerror}); make room or choose another --out"
         ) from None
     return files
-
-
-def _replace(target: Path, content: bytes) -> None:
-    """Write a temporary file beside the target and move it there."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 # --------------------------------------------------------------------------------------------------- pictures

@@ -483,8 +483,6 @@ def test_options_that_do_not_fit():
         Curator(GAUSSIAN.model, DATA)
     with pytest.raises(QueryError, match="budget"):
         Curator(GAUSSIAN.model, DATA, 1.0)
-    with pytest.raises(QueryError, match="block_size"):
-        private_curator(block_size=1000)
     with pytest.raises(QueryError, match="devices"):
         private_curator(devices=999)
     with pytest.raises(QueryError, match="devices"):

@@ -21,7 +21,7 @@ from dpmcmc.curator.curator import exact_arithmetic
 from dpmcmc.curator.oracle import Oracle
 from dpmcmc.curator.queries import BatchGradient
 from dpmcmc.curator.records import COMPILER_OPTIONS
-from dpmcmc.curator.sums import clip_to_lattice, ratio_to_lattice
+from dpmcmc.curator.sums import clip_to_lattice, ratio_sum
 from dpmcmc.samplers import Noise, Queries
 
 ALPHA = 2.5
@@ -183,13 +183,18 @@ def direct_oracle(
     num_records, dimension = len(records), model.dimension
     real = jnp.ones(num_records, bool)
 
+    def on_lattice(each, spacing, bound):
+        columns = [each[..., j] for j in range(dimension)]
+        tile = {"real": real, "here": num_records > 0}
+        return jnp.stack(clip_to_lattice(lambda: columns, jnp.asarray(spacing), jnp.asarray(float(bound)), tile), -1)
+
     def answer_gradient(theta, noise):
         each = scores(smooth or model, records, theta)
         if gradient is None:
             return NotPrivateRelease(jnp.sum(each, axis=1), jnp.zeros(len(theta)), jnp.zeros(len(theta)))
         lattice = gradient.lattice(num_records, dimension)
         spacing = gradient.spacing(lattice)
-        integers, _ = clip_to_lattice(each, jnp.asarray(spacing), jnp.asarray(float(lattice.bound)), real)
+        integers = on_lattice(each, spacing, lattice.bound)
         value = spacing * (jnp.sum(integers, axis=1).astype(jnp.int64) + noise)
         return NotPrivateRelease(value, jnp.full(len(theta), spacing * lattice.noise_scale), jnp.zeros(len(theta)))
 
@@ -199,8 +204,7 @@ def direct_oracle(
             return NotPrivateRelease(jnp.sum(ratio, axis=1), jnp.zeros(len(theta)), jnp.zeros(len(theta)))
         geometry = log_ratio.geometry(theta, proposal, log_ratio.lattice(num_records))
         if round_ratios:
-            integers = ratio_to_lattice(ratio, geometry.spacing, geometry.bound, real)
-            value = geometry.spacing * (jnp.sum(integers, axis=1).astype(jnp.int64) + noise)
+            value = geometry.spacing * (ratio_sum(ratio, geometry.spacing, geometry.bound, real) + noise)
         else:
             value = jnp.sum(ratio, axis=1) + geometry.spacing * noise
         return NotPrivateRelease(value, geometry.noise_sd, geometry.mu)
@@ -214,8 +218,7 @@ def direct_oracle(
             return jnp.zeros(num_records).at[index].add(mask)
 
         weights = jax.vmap(chosen)(jax.random.split(batch.key, len(theta)), batch.size)
-        each, bound = scores(model, records, theta), jnp.asarray(float(lattice.bound))
-        integers, _ = clip_to_lattice(each, jnp.asarray(spacing), bound, real)
+        integers = on_lattice(scores(model, records, theta), spacing, lattice.bound)
         total = jnp.sum(weights[..., None] * integers, axis=1).astype(jnp.int64)
         sd = jnp.full(len(theta), spacing * lattice.noise_scale)
         return NotPrivateRelease(spacing * (total + noise), sd, jnp.full(len(theta), jnp.nan))

@@ -80,8 +80,6 @@ class Curator:
         Default: :class:`ExactNoise`. With any other source answers are :class:`NotPrivateRelease`.
     devices
         Number or list of JAX devices over which the records are spread. Default: the first.
-    block_size
-        Rows of a block, a multiple of 4096. Default: all at once. Answers do not depend on it.
 
     Notes
     -----
@@ -96,21 +94,20 @@ class Curator:
         *,
         noise: NoiseSource | None = None,
         devices: int | Sequence[jax.Device] | None = None,
-        block_size: int | None = None,
     ) -> None:
         if not isinstance(model, Model):
             raise ModelError(f"model must be a dpmcmc.Model, got {type(model).__name__}; see dpmcmc.from_numpyro")
         self._noise: NoiseSource = ExactNoise() if noise is None else noise
         self.model = model
-        self._block_size = placement.check_block_size(block_size)
         self._mesh = placement.make_mesh(devices)
-        self._kernel = sums.make_kernel(model)
         with exact_arithmetic():
             prepared, self.num_records = model.prepare_records(data)
             if self.num_records < 2:
                 raise DataError("data has 1 row; privacy by noise needs many people, give at least 2 rows")
             model.check(prepared)
-            self._records = placement.place(self._kernel, prepared, self.num_records, self._mesh, self._block_size)
+            self._kernel = sums.make_kernel(model, prepared)
+            self._records = placement.place(self._kernel, prepared, self.num_records, self._mesh)
+            self._plain_kernel = sums.AutodiffKernel(model, prepared)
         self._budget = self._check_budget(budget)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
@@ -314,18 +311,22 @@ class Curator:
     ) -> jax.Array:
         """Return the un-noised integer sums. Secret: no caller may let them out without noise."""
         kernel = self._kernel_for(query)
-        width = len(query.edges) + 1 if isinstance(query, NormQuantile) else 1
-        rows = placement.tile_rows(len(theta), max(self.model.dimension, width))
         arguments = [theta, *([] if proposal is None else [proposal]), *public]
         tile_sum = _tile_sum(query, kernel, proposal is not None)
         return placement.sum_over_tiles(
-            self._mesh, self._block_size, rows, tile_sum, records, *map(jnp.asarray, arguments)
+            self._mesh,
+            kernel,
+            self.num_records,
+            tile_sum,
+            records,
+            *map(jnp.asarray, arguments),
+            gradient=proposal is None,
         )
 
     def _kernel_for(self, query: Query) -> sums.Kernel:
         """Return the model's kernel, or plain differentiation where a test's lattice is too coarse for it."""
         coarse = isinstance(query, Gradient) and query.lattice(self.num_records, 1).bound < _CLOSED_FORM_BOUND
-        return sums.AutodiffKernel(self.model) if coarse else self._kernel
+        return self._plain_kernel if coarse else self._kernel
 
     def _host_total(self, query: Query, theta: Any, proposal: Any, *public: Any) -> NDArray[np.int64]:
         """Return the same, compiled once for each kind of question and number of chains."""
@@ -389,9 +390,10 @@ class Curator:
     ) -> AnyRelease:
         lattice = query.lattice(self.num_records, self.model.dimension)
         spacing, bound = jnp.asarray(query.spacing(lattice)), jnp.asarray(float(lattice.bound))
-        kernel = self._kernel if lattice.bound >= _CLOSED_FORM_BOUND else sums.AutodiffKernel(self.model)
+        kernel = self._kernel if lattice.bound >= _CLOSED_FORM_BOUND else self._plain_kernel
         total = placement.sum_over_batches(
             self._mesh,
+            kernel,
             query.rows(self.num_records),
             self.num_records,
             lambda tile, one_theta: kernel.gradient_sum(tile, one_theta, spacing, bound),
@@ -415,21 +417,28 @@ class Curator:
         gradient_bound = np.inf if gradient_clip is None else gradient_clip
 
         def bind(records: Any) -> Oracle:
-            def add_up(tile_sum: Callable[..., jax.Array], *public: jax.Array) -> jax.Array:
-                rows = placement.tile_rows(len(public[0]), self.model.dimension)
+            def add_up(tile_sum: Callable[..., Any], *public: jax.Array, gradient: bool) -> jax.Array:
                 return placement.sum_over_tiles(
-                    self._mesh, self._block_size, rows, tile_sum, records, *public, dtype=jnp.float64
+                    self._mesh,
+                    self._kernel,
+                    self.num_records,
+                    tile_sum,
+                    records,
+                    *public,
+                    gradient=gradient,
+                    dtype=jnp.float64,
                 )
 
             def gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
-                value = add_up(partial(sums.plain_gradient_sum, self._kernel, gradient_bound), theta)
+                value = add_up(partial(sums.plain_gradient_sum, self._kernel, gradient_bound), theta, gradient=True)
                 return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
 
             def log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:
                 distance = jnp.linalg.norm(proposal - theta, axis=-1)
                 bound = jnp.full(len(theta), jnp.inf) if ratio_clip is None else ratio_clip * distance
-                value = add_up(partial(sums.plain_ratio_sum, self._kernel), theta, proposal, bound)
-                return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
+                total = add_up(partial(sums.plain_ratio_sum, self._kernel), theta, proposal, bound, gradient=False)
+                zeros = jnp.zeros(len(theta))
+                return NotPrivateRelease(total[:, 0], zeros, zeros, clipped=total[:, 1] / self.num_records)
 
             def no_batches(theta: jax.Array, batch: Batch, noise: jax.Array) -> AnyRelease:
                 raise QueryError("the noise-free oracle has no batches")
@@ -450,7 +459,7 @@ def _tile_sum(query: Query, kernel: sums.Kernel, with_proposal: bool) -> Callabl
                 tile: sums.Tile, theta: jax.Array, proposal: jax.Array, spacing: jax.Array, bound: jax.Array
             ) -> jax.Array:
                 ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
-                return jnp.sum(sums.ratio_to_lattice(ratio, spacing, bound, tile["real"]), axis=-1)
+                return sums.ratio_sum(ratio, spacing, bound, tile["real"])
 
             return log_ratio
         case ScoreMoments():
@@ -458,9 +467,13 @@ def _tile_sum(query: Query, kernel: sums.Kernel, with_proposal: bool) -> Callabl
             def second_moment(
                 tile: sums.Tile, theta: jax.Array, center: jax.Array, spacing: jax.Array, bound: jax.Array
             ) -> jax.Array:
-                centred = kernel.scores(tile, theta) - center[:, None, :]
-                integers, _ = sums.clip_to_lattice(centred, spacing, bound, tile["real"])
-                return jnp.einsum("cbi,cbj->cij", integers, integers)
+                def centred() -> list[jax.Array]:
+                    scores = kernel.scores(tile, theta)
+                    return [score.astype(jnp.float64) - center[:, j, None] for j, score in enumerate(scores)]
+
+                integers = sums.clip_to_lattice(centred, spacing, bound, tile)
+                vectors = jnp.stack(integers, axis=1).astype(jnp.float64)
+                return jnp.einsum("cib,cjb->cij", vectors, vectors)
 
             return second_moment
         case NormQuantile():

@@ -32,11 +32,19 @@ class Release(NamedTuple):
 
 
 class NotPrivateRelease(NamedTuple):
-    """An answer with no noise, or with seeded noise. Not private; same fields as :class:`Release`."""
+    """An answer with no noise, or with seeded noise. Not private; the fields of :class:`Release`, and one more.
+
+    Attributes
+    ----------
+    clipped
+        Fraction of the records whose log-ratio was clipped, for each chain: research only, filled in by the
+        noise-free oracle alone. :class:`Release` has no such field and never may.
+    """
 
     value: Any
     noise_sd: Any
     mu: Any
+    clipped: Any = None
 
 
 AnyRelease = Release | NotPrivateRelease

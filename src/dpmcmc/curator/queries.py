@@ -31,9 +31,9 @@ Bound = Callable[[jax.Array, jax.Array], jax.Array]
 Magnitude = Literal["gradient", "log_ratio"]
 Sampling = Literal["without_replacement", "poisson"]
 
-# Rows are processed in tiles of at most this many, so that |sum of a tile| ≤ 2^12 · 2^40 < 2^53 is exact
+# Rows are processed in tiles of at most this many, so that |sum of a tile| ≤ 2^13 · 2^40 = 2^53 is exact
 # in float64; tiles are added in int64.
-MAX_TILE_ROWS = 2**12
+MAX_TILE_ROWS = 2**13
 MAX_LATTICE_BITS = 40
 # Scale of the noise of a log-ratio of constant sd: fixed, so that noise can be drawn before the bound is known.
 CONSTANT_SD_SCALE = 2**38

@@ -9,7 +9,6 @@ the block size or on the number of devices, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -20,18 +19,22 @@ from jax.sharding import PartitionSpec as P
 
 from dpmcmc.curator.batches import Batch, draw_rows
 from dpmcmc.curator.queries import MAX_TILE_ROWS
-from dpmcmc.curator.sums import Kernel
+from dpmcmc.curator.sums import Kernel, join, stored
 from dpmcmc.errors import QueryError
 
 _AXIS = "records"
-_MIN_TILE_ROWS = 128
 # How the curator's sums are compiled. Both switches make the rounding of a record's floats independent of what
 # stands around it; neither costs speed here.
 # - The algebraic simplifier rewrites floating-point expressions (x/exp(y) to x·exp(−y), say) in some modules and not
 #   in others, depending on the number of devices.
 # - YNNPACK fusions choose their order of operations by shape (and those of jaxlib 0.10.2 can crash without the
 #   simplifier).
-COMPILER_OPTIONS = {"xla_disable_hlo_passes": "algsimp", "xla_cpu_experimental_ynn_fusion_type": ""}
+# The third is for speed: integers are added by a plain loop, which the compiler vectorises, not by a tree.
+COMPILER_OPTIONS = {
+    "xla_disable_hlo_passes": "algsimp,tree_reduction_rewriter",
+    "xla_cpu_experimental_ynn_fusion_type": "",
+    "xla_cpu_use_fusion_emitters": False,
+}
 
 
 def make_mesh(devices: int | Sequence[jax.Device] | None) -> Mesh:
@@ -50,21 +53,17 @@ def make_mesh(devices: int | Sequence[jax.Device] | None) -> Mesh:
     return Mesh(np.array(chosen), (_AXIS,))
 
 
-def check_block_size(block_size: int | None) -> int:
-    """Rows of a block: a multiple of 4096, or by default (0) all rows of a device at once."""
-    if block_size is None:
-        return 0
-    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1 or block_size % MAX_TILE_ROWS:
-        raise QueryError(f"block_size = {block_size!r} must be a positive multiple of {MAX_TILE_ROWS}, or None")
-    return block_size
+def largest_tile(num_records: int) -> int:
+    """Return the most rows that a tile may have: an eighth of the records, so that padding stays small."""
+    return int(2 ** np.clip(np.floor(np.log2(num_records / 8)), 7, np.log2(MAX_TILE_ROWS)))
 
 
-def place(kernel: Kernel, records: Any, num_records: int, mesh: Mesh, block_size: int) -> Any:
-    """Pad the rows to whole blocks, two tiles or more on every device, and put them there.
+def place(kernel: Kernel, records: Any, num_records: int, mesh: Mesh) -> Any:
+    """Pad the rows to whole tiles, two or more on every device, and put them there.
 
     Padding is zeros, masked out by the column ``real``.
     """
-    unit = max(block_size, 2 * MAX_TILE_ROWS) * mesh.size
+    unit = 2 * largest_tile(num_records) * mesh.size
     padded = -(-num_records // unit) * unit
 
     def pad(column: Any) -> Any:
@@ -77,52 +76,48 @@ def place(kernel: Kernel, records: Any, num_records: int, mesh: Mesh, block_size
     return jax.device_put(tree, NamedSharding(mesh, P(_AXIS)))
 
 
-def tile_rows(num_chains: int, width: int) -> int:
-    """Rows of a tile: about 2^18 numbers (2 MiB) for all chains together. A function of public shapes."""
-    rows = 2 ** int(np.log2(max(1, 2**18 // (num_chains * width))))
-    return int(np.clip(rows, _MIN_TILE_ROWS, MAX_TILE_ROWS))
-
-
-def _cut(column: jax.Array, rows: int) -> jax.Array:
-    """Cut the leading axis into pieces (a column may have no entries, so the number of pieces is not inferred)."""
-    return column.reshape(len(column) // rows, rows, *column.shape[1:])
-
-
 def sum_over_tiles(
     mesh: Mesh,
-    block_size: int,
-    rows: int,
-    tile_sum: Callable[..., jax.Array],
+    kernel: Kernel,
+    num_records: int,
+    tile_sum: Callable[..., Any],
     records: Any,
     *public: jax.Array,
+    gradient: bool,
     dtype: Any = jnp.int64,
 ) -> jax.Array:
-    """Σ over all tiles of ``rows`` rows and all devices of ``tile_sum(tile, *public)``, added in int64.
+    """Σ over all tiles and all devices of ``tile_sum(tile, *public)``, added in int64. ``public[0]`` is chains × d.
+
+    ``gradient`` says whether ``tile_sum`` differentiates, or takes log-likelihoods.
 
     (``dtype`` is float64 for the un-noised, not private sums of research runs, which are not whole numbers.)
     """
+    rows = min(kernel.tile_rows(len(public[0])), largest_tile(num_records))
 
-    def add_tile(carry: tuple[jax.Array, Any], tile: Any) -> tuple[tuple[jax.Array, Any], None]:
-        total, public = carry
-        # The barrier hides that the public arguments do not change, so that nothing is moved out of the loop:
-        # its body is compiled alike whatever stands around it.
-        return (total + tile_sum(tile, *public).astype(dtype), jax.lax.optimization_barrier(public)), None
+    def load(local: Any, place: jax.Array, here: jax.Array) -> Any:
+        def cut() -> Any:
+            return kernel.cut(jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, place * rows, rows), local))
 
-    def add_block(carry: tuple[jax.Array, Any], block: Any) -> tuple[tuple[jax.Array, Any], None]:
-        tiles = jax.tree.map(partial(_cut, rows=rows), block)
-        return jax.lax.scan(add_tile, carry, tiles)[0], None
+        return kernel.load({**stored(cut, here), "here": here}, gradient)
 
     def on_one_device(local: Any, *public: jax.Array) -> jax.Array:
-        shape = jax.eval_shape(tile_sum, jax.tree.map(lambda column: column[:rows], local), *public).shape
-        start = (jnp.zeros(shape, dtype), public)
-        if block_size:
-            blocks = jax.tree.map(
-                lambda column: column.reshape(len(column) // block_size, block_size, *column.shape[1:]), local
-            )
-            (total, _), _ = jax.lax.scan(add_block, start, blocks)
-        else:
-            (total, _), _ = add_block(start, local)
-        return jax.lax.psum(total, _AXIS)
+        num_tiles = len(local["real"]) // rows
+
+        def add_tile(place: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+            total, (limit, *public) = carry
+            tile = load(local, place, place < limit)
+            # The barrier hides that the public arguments do not change, so that nothing is moved out of the loop:
+            # its body is compiled alike whatever stands around it.
+            total = jax.tree.map(lambda sum_, part: sum_ + part.astype(dtype), total, tile_sum(tile, *public))
+            return total, jax.lax.optimization_barrier((limit, *public))
+
+        def first(*public: jax.Array) -> Any:
+            return tile_sum(load(local, jnp.asarray(0), jnp.asarray(True)), *public)
+
+        parts = jax.eval_shape(first, *public)
+        zeros = jax.tree.map(lambda part: jnp.zeros(part.shape, dtype), parts)
+        total, _ = jax.lax.fori_loop(0, num_tiles, add_tile, (zeros, (jnp.asarray(num_tiles), *public)))
+        return jax.lax.psum(join(total), _AXIS)
 
     specs = (P(_AXIS), *(P() for _ in public))
     sharded = jax.shard_map(on_one_device, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
@@ -132,6 +127,7 @@ def sum_over_tiles(
 
 def sum_over_batches(
     mesh: Mesh,
+    kernel: Kernel,
     rows: int,
     num_records: int,
     batch_sum: Callable[..., jax.Array],
@@ -148,8 +144,14 @@ def sum_over_batches(
         def one_chain(key: jax.Array, size: jax.Array, theta: jax.Array) -> jax.Array:
             index, chosen = draw_rows(key, num_records, rows, size)
             here = (index >= start) & (index < start + held)
-            tile = jax.tree.map(lambda column: column[jnp.where(here, index - start, 0)], local)
-            return batch_sum({**tile, "real": chosen & here}, theta[None])[0].astype(jnp.int64)
+            looked_up = jnp.where(here, index - start, 0)
+
+            def cut() -> Any:
+                return kernel.cut(jax.tree.map(lambda column: column[looked_up], local))
+
+            tile = {**stored(cut, size >= 0), "real": chosen & here, "here": size >= 0}
+            tile = kernel.load(tile, True)
+            return join(batch_sum(tile, theta[None]))[0]
 
         keys = jax.random.split(batch.key, len(theta))
         return jax.lax.psum(jax.vmap(one_chain)(keys, batch.size, theta), _AXIS)

@@ -16,6 +16,8 @@ infinite anywhere, contributes exactly 0.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -23,61 +25,151 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcmc.curator.unpacked import columns_of, unpack
 from dpmcmc.models import Model, RegressionModel
 
-Tile = dict[str, Any]  # {"rows": the model's records, "real": bool mask, and what a kernel's prepare adds}
+# {"rows": the model's records, "real": which rows are records, "here": true, and what a kernel's prepare adds}
+Tile = dict[str, Any]
 
 # Larger finite values are brought down to this first, so that squares cannot overflow.
-_HUGE = 1e120
-_UNIT_ROUNDOFF = 2.0**-53
+_HUGE = {"float32": 1e15, "float64": 1e120}
+_UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53}
+# A record's integers are multiples of K/2^bits, so that they fit a float's mantissa. The noise lives on the finest
+# lattice all the same: coarser contributions change neither sensitivity nor cost.
+_CONTRIBUTION_BITS = {"float32": 20, "float64": 40}
+# Adding this number to a smaller one rounds it to a whole number, which then stands in the last bits of the sum.
+_ROUNDER = {"float32": 1.5 * 2.0**23, "float64": 1.5 * 2.0**52}
 # Bits of a design row's largest entry on its own grid; the rest of the 40 is left to the coefficient.
 _DESIGN_BITS = 20
-# The closed form needs a lattice much finer than a design row's integers.
-_CLOSED_FORM_MIN_BITS = 32
+# With more groups than this, adding by index is cheaper than a matrix product with indicators.
+_MAX_INDICATORS = 128
+
+
+def contribution_unit(bound: jax.Array, bits: int) -> jax.Array:
+    """Return the power of two whose multiples a record contributes: 1, or what leaves ``bits`` bits below ``bound``."""
+    _, exponent = jnp.frexp(bound)
+    return jnp.ldexp(jnp.ones_like(bound), jnp.maximum(exponent - 1 - bits, 0))
+
+
+def _rounded(values: jax.Array) -> jax.Array:
+    """Round to whole numbers and add ``_ROUNDER``. Conversions to integers take many more instructions than this."""
+    return values + _ROUNDER[values.dtype.name]
+
+
+def _float_of(rounded: jax.Array) -> jax.Array:
+    """Return the whole number in ``_rounded`` values as a float, exactly."""
+    return rounded - _ROUNDER[rounded.dtype.name]
+
+
+def _integer_of(rounded: jax.Array) -> jax.Array:
+    """Return the whole number in ``_rounded`` values as an integer of as many bits."""
+    kind = jnp.int32 if rounded.dtype == jnp.float32 else jnp.int64
+    offset = np.asarray(_ROUNDER[rounded.dtype.name], rounded.dtype).view(np.dtype(kind))
+    return jax.lax.bitcast_convert_type(rounded, kind) - offset
+
+
+def _add_integers(integers: jax.Array, bits: int) -> jax.Array:
+    """Add integers of at most ``bits`` bits over the last axis, exactly.
+
+    Integers, since the compiler may then add eight rows at a time: their order does not matter.
+    """
+    if integers.dtype == jnp.int32:
+        piece = math.gcd(integers.shape[-1], 2 ** (30 - bits))
+        pieces = integers.reshape(*integers.shape[:-1], integers.shape[-1] // piece, piece)
+        integers = jnp.sum(pieces, axis=-1, dtype=jnp.int32).astype(jnp.int64)
+    return jnp.sum(integers, axis=-1)
+
+
+def stored(fresh: Callable[[], Any], here: jax.Array) -> Any:
+    """Return ``fresh()``, computed once and stored before anything uses it. ``here`` is true; the compiler cannot know.
+
+    The compiler likes to compute a value again wherever it is used, and may round it differently there. What a
+    conditional returns is never computed again: so what is checked is what is added. (And a slice of the records that
+    is merged into the loop that uses it would be looked up again for every element, one at a time.)
+    """
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(fresh))
+    return jax.lax.cond(here, fresh, lambda: zeros)
+
+
+def _once(counts: jax.Array) -> jax.Array:
+    """Return 1 where a record counts and 0 elsewhere, by a division, which the compiler does only once."""
+    return 1.0 / jnp.where(counts, 1.0, jnp.inf).astype(jnp.float32)
 
 
 def clip_to_lattice(
-    vectors: jax.Array, spacing: jax.Array, bound: jax.Array, real: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Clip vectors (last axis) to norm γK and truncate them to integers of norm ≤ K, exactly.
+    compute: Callable[[], Sequence[jax.Array]], spacing: jax.Array, bound: jax.Array, tile: Tile
+) -> list[jax.Array]:
+    """Clip vectors to norm γK and round them to integers of norm ≤ K, exactly.
 
-    Truncation towards zero cannot lengthen a vector. The scaling leaves a margin for its own rounding; the
-    final check is on the integers: their squared norm is computed with relative error below (d+2)·2⁻⁵³ and
-    compared with K² lowered by twice that, so what passes is within the bound in exact arithmetic.
+    The scaling leaves room for the rounding to integers (√d/2) and of floats; the final check is on the integers:
+    their squared norm is computed with relative error below (d+2)·u, u the unit roundoff, and compared with K²
+    lowered by twice that, so what passes is within the bound in exact arithmetic.
 
     Parameters
     ----------
-    vectors
-        … × d, float64.
+    compute
+        Returns d arrays, one for each coordinate, all float32 or all float64.
     spacing, bound
-        γ and K, broadcasting against the leading axes.
-    real
-        Which rows are records (the rest is padding).
+        γ and K in the same precision; K is a whole number, at most 2^20 in float32 and 2^40 in float64.
+    tile
+        Says which rows are records (the rest is padding).
 
     Returns
     -------
-    Integers as float64, and a mask of the rows that count.
+    d arrays of integers, 0 where a record does not count.
     """
-    dimension = vectors.shape[-1]
-    margin = 4.0 * (dimension + 8) * _UNIT_ROUNDOFF
-    finite = jnp.all(jnp.isfinite(vectors), axis=-1)
-    scaled = jnp.clip(vectors / spacing[..., None], -_HUGE, _HUGE)
-    norm = jnp.sqrt(jnp.sum(scaled * scaled, axis=-1))
-    target = bound * (1.0 - 2.0 * margin)
-    factor = jnp.where(norm > target, target / norm, 1.0)
-    integers = jnp.trunc(scaled * factor[..., None])
-    counts = finite & real & (jnp.sum(integers * integers, axis=-1) <= bound * bound * (1.0 - margin))
-    return jnp.where(counts[..., None], integers, 0.0), counts
+    precision = jnp.result_type(spacing).name
+
+    def margin(dimension: int) -> float:
+        return 4.0 * (dimension + 8) * _UNIT_ROUNDOFF[precision]
+
+    def clipped() -> list[jax.Array]:
+        vectors = compute()
+        per_step = 1.0 / spacing
+        scaled = [vector * per_step for vector in vectors]
+        squares = _sum_of_squares(scaled)
+        # A lattice as coarse as that (in tests) has room for nothing but zeros.
+        target = jnp.maximum(bound * (1.0 - 2.0 * margin(len(vectors))) - 0.5 * len(vectors) ** 0.5, 0.0)
+        # What is not finite gets a factor of 0 (a comparison with NaN is false). All of it goes into the root, since
+        # the compiler computes anything cheaper again for every coordinate.
+        longer = jnp.where(squares > target * target, squares, target * target)
+        factor = target / jnp.sqrt(jnp.where(squares < jnp.inf, longer, jnp.inf))
+        return [_rounded(jnp.where(factor > 0.0, coordinate * factor, 0.0)) for coordinate in scaled]
+
+    rounded = stored(clipped, tile["here"])
+    squares = _sum_of_squares([_float_of(coordinate) for coordinate in rounded])
+    counts = _once(tile["real"] & (squares <= bound * bound * (1.0 - margin(len(rounded)))))
+    return [jnp.where(counts > 0.0, _integer_of(coordinate), 0) for coordinate in rounded]
 
 
-def ratio_to_lattice(ratio: jax.Array, spacing: jax.Array, bound: jax.Array, real: jax.Array) -> jax.Array:
-    """Round log-ratios to the nearest integer multiple of γ and clip the integers to ±K.
+def _limit(values: jax.Array, largest: jax.Array | float) -> jax.Array:
+    """Clip to ±largest; NaN stays. (``jnp.clip`` spends more instructions on NaN.)"""
+    values = jnp.where(values > largest, largest, values)
+    return jnp.where(values < -largest, -largest, values)
 
-    ``ratio`` is chains × rows; ``spacing`` and ``bound`` are one number a chain.
+
+def _sum_of_squares(values: Sequence[jax.Array]) -> jax.Array:
+    total = values[0] * values[0]
+    for value in values[1:]:
+        total = total + value * value
+    return total
+
+
+def ratio_sum(ratio: jax.Array, spacing: jax.Array, bound: jax.Array, real: jax.Array) -> jax.Array:
+    """Σ over rows of log-ratios, each rounded to the nearest lattice point and clipped to ±K, in int64.
+
+    ``ratio`` is chains × rows, float64; ``spacing`` and ``bound`` are one number a chain. A record contributes a
+    multiple of K/2^40: rounding adds at most n·c/2^41 to the sum, c the clip bound.
     """
-    integers = jnp.clip(jnp.rint(ratio / spacing[:, None]), -bound[:, None], bound[:, None])
-    counts = jnp.isfinite(ratio) & real & ~jnp.isnan(integers)
-    return jnp.where(counts, integers, 0.0)
+    bits = _CONTRIBUTION_BITS["float64"]
+    unit = contribution_unit(bound, bits)
+    limit = jnp.floor(bound / unit)[:, None]
+    scaled = _limit(ratio * (1.0 / (spacing * unit))[:, None], limit)
+    # NaN and infinities count for nothing: comparisons with NaN are false.
+    integers = _integer_of(_rounded(jnp.where(real & (jnp.abs(ratio) < jnp.inf), scaled, 0.0)))
+    # Again as integers, where nothing can be rounded.
+    limit = limit.astype(jnp.int64)
+    return _add_integers(jnp.clip(integers, -limit, limit), bits) * unit.astype(jnp.int64)
 
 
 class Kernel(Protocol):
@@ -87,179 +179,322 @@ class Kernel(Protocol):
         """Compute on the host, once, what depends on one record alone. Leading axis: records."""
         ...
 
+    def cut(self, tile: Tile) -> Tile:
+        """Rearrange a tile as it is cut out of the records. (The result is stored before it is used.)"""
+        ...
+
+    def load(self, tile: Tile, gradient: bool) -> Tile:
+        """Compute, and store, what depends on the records alone, for gradients or for log-likelihoods."""
+        ...
+
+    def tile_rows(self, num_chains: int) -> int:
+        """Choose the rows of a tile, a power of two from 128 to 8192: a function of public shapes."""
+        ...
+
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
-        """Return chains × B."""
+        """Return chains × B, as float64."""
         ...
 
-    def scores(self, tile: Tile, theta: jax.Array) -> jax.Array:
-        """Return gradients with respect to theta, chains × B × d."""
+    def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
+        """Return gradients with respect to theta: d arrays of chains × B."""
         ...
 
-    def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> jax.Array:
-        """Return the sum over the tile of the clipped integer gradients, chains × d, exact in float64."""
+    def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
+        """Return the sum over the tile of the clipped integer gradients, int64: parts that ``join`` puts together.
+
+        Parts are added up one by one: joined too early, the compiler would compute them all again for each.
+        """
         ...
+
+
+def arithmetic_of(model: Model, records: Any) -> Any:
+    """Return the precision to compute in: float32 if that is what every floating column of the records has.
+
+    (And if the model does not object.) A public rule: it looks at dtypes only.
+    """
+    floating = {np.dtype(leaf.dtype) for leaf in jax.tree.leaves(records) if leaf.dtype.kind == "f"}
+    return jnp.float32 if floating == {np.dtype(np.float32)} and model.float32_suffices else jnp.float64
 
 
 class AutodiffKernel:
-    """Any model: reverse-mode differentiation of one record's log-likelihood, mapped over rows and chains."""
+    """Any model: reverse-mode differentiation of one record's log-likelihood, for all rows and chains at once.
 
-    def __init__(self, model: Model) -> None:
+    Where the model allows it (see :mod:`~dpmcmc.curator.unpacked`), each coordinate is an array of its own.
+    """
+
+    def __init__(self, model: Model, records: Any) -> None:
         self.model = model
+        self.precision = arithmetic_of(model, records)
+        self._value, self._gradient = model.unconstrained_log_likelihood, jax.grad(model.unconstrained_log_likelihood)
+
+        records_structure = jax.tree.map(lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype), records)
+        structure = jax.ShapeDtypeStruct((model.dimension,), self.precision), records_structure
+        self._unpacked_value = unpack(self._value, *structure)
+        self._unpacked_gradient = unpack(self._gradient, *structure)
 
     def prepare(self, records: Any) -> dict[str, Any]:
         """Nothing to prepare."""
         return {}
 
+    def cut(self, tile: Tile) -> Tile:
+        """Cut the rows into columns as well."""
+        if self._unpacked_gradient is None or self._unpacked_value is None:
+            return tile
+        return {**tile, "columns": columns_of(tile.pop("rows"))}
+
+    def load(self, tile: Tile, gradient: bool) -> Tile:
+        """Run the record's stage of the unpacked program."""
+        program = self._unpacked_gradient if gradient else self._unpacked_value
+        if program is None or "columns" not in tile:
+            return tile
+        return {**tile, "rows": stored(lambda: program.stage(tile["columns"]), tile["here"])}
+
+    def tile_rows(self, num_chains: int) -> int:
+        """Aim at 2^18 numbers an operation (as measured), or at gradients of 2 MiB where they are not unpacked."""
+        if self._unpacked_gradient is not None:
+            return _power_of_two(2**18 / num_chains)
+        return _power_of_two(2**18 / (num_chains * self.model.dimension))
+
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Map the model's record log-likelihood."""
-        over_rows = jax.vmap(self.model.unconstrained_log_likelihood, in_axes=(None, 0))
+        theta = theta.astype(self.precision)
+        if self._unpacked_value is not None and "columns" in tile:
+            value = self._unpacked_value.finish(theta, tile["rows"]).item()
+            return jnp.broadcast_to(value, (len(theta), tile["real"].size)).astype(jnp.float64)
+        over_rows = jax.vmap(self._value, in_axes=(None, 0))
         values: jax.Array = jax.vmap(over_rows, in_axes=(0, None))(theta, tile["rows"])
         return values.astype(jnp.float64)
 
-    def scores(self, tile: Tile, theta: jax.Array) -> jax.Array:
+    def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Map its gradient."""
-        over_rows = jax.vmap(jax.grad(self.model.unconstrained_log_likelihood), in_axes=(None, 0))
-        values: jax.Array = jax.vmap(over_rows, in_axes=(0, None))(theta, tile["rows"])
-        return values.astype(jnp.float64)
+        theta = theta.astype(self.precision)
+        if self._unpacked_gradient is not None and "columns" in tile:
+            cells = self._unpacked_gradient.finish(theta, tile["rows"])
+            shape = len(theta), tile["real"].size
+            return [jnp.broadcast_to(cell, shape).astype(self.precision) for cell in cells]
+        over_rows = jax.vmap(self._gradient, in_axes=(None, 0))
+        values = jax.vmap(over_rows, in_axes=(0, None))(theta, tile["rows"]).astype(self.precision)
+        return [values[..., j] for j in range(self.model.dimension)]
 
-    def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> jax.Array:
+    def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
         """Clip, truncate, add."""
-        integers, _ = clip_to_lattice(self.scores(tile, theta), spacing, bound, tile["real"])
-        return jnp.sum(integers, axis=-2)
+        bits = _CONTRIBUTION_BITS[jnp.dtype(self.precision).name]
+        unit = contribution_unit(bound, bits)
+        spacing, limit = (value.astype(self.precision) for value in (spacing * unit, bound / unit))
+        integers = clip_to_lattice(lambda: self.scores(tile, theta), spacing, limit, tile)
+        return [_add_integers(one, bits) * unit.astype(jnp.int64) for one in integers]
 
 
 class RegressionKernel:
     """Regression families: the score is residual × design row, so gradients are never materialised.
 
     Each design row w = (1, x, one-hot) is put on a grid of its own, w ≈ u·z with a power of two u and integers
-    |z_j| ≤ 2^20, once. A record's clipped gradient is then a·z with an integer a (and an integer t for the
+    |z_j| ≤ 2^20. A record's clipped gradient is then a·z with an integer a (and an integer t for the
     scale parameter), bounded by a²‖z‖² + t² ≤ K², and the sum over a tile is a matrix product of integers:
-    every partial sum is at most K·B ≤ 2^52, so float64 adds it exactly in any order. Log-likelihoods use the
-    features as they are; the grid touches the gradient alone, by at most 2^-20 of the row's largest entry.
+    every partial sum is at most K·B ≤ 2^52, so float64 adds it exactly in any order. Residuals and log-likelihoods use
+    the features as they are; the grid touches the gradient alone, by at most 2^-20 of the row's largest entry.
     """
 
-    def __init__(self, model: RegressionModel) -> None:
+    def __init__(self, model: RegressionModel, records: Any) -> None:
         self.model = model
+        self.precision = arithmetic_of(model, records)
 
     def prepare(self, records: Any) -> dict[str, NDArray[Any]]:
-        """Return grid ``z`` (features and the constant 1), unit u and norm ‖z‖ for each row; NaN norm: no use."""
-        features = np.asarray(records["X"], dtype=np.float64)
+        """Return unit u and norm ‖z‖ for each row; NaN norm: no use."""
+        features = np.asarray(records["X"])
         ones = int(self.model.intercept) + int(self.model.num_groups > 0)
         with np.errstate(all="ignore"):
-            largest = np.max(np.abs(features), axis=1, initial=1.0 if ones else 0.0)
+            largest = np.max(np.abs(features), axis=1, initial=1.0 if ones else 0.0).astype(np.float64)
             usable = np.isfinite(largest)
             largest = np.where(usable & (largest > 0.0), largest, 1.0)
             _, exponent = np.frexp(largest)
-            # ldexp by parts: the unit of the smallest numbers would underflow.
-            unit = np.ldexp(1.0, np.maximum(exponent - _DESIGN_BITS, -1000))
-            grid = np.where(usable[:, None], np.rint(features / unit[:, None]), 0.0)
+            # A unit that float32 holds as well: smaller features than 2^-100 are as good as zero.
+            lowest = -120 if features.dtype == np.float32 else -1000
+            unit = np.ldexp(1.0, np.maximum(exponent - _DESIGN_BITS, lowest))
+            squares = _grid_squares(features, unit)
             one = np.where(usable, np.rint(1.0 / unit), 0.0) if ones else np.zeros_like(unit)
-        # Integers up to 2^20: float32 holds them exactly.
-        norm = np.sqrt(np.sum(grid * grid, axis=1) + ones * one * one)
-        return {
-            "z": grid.astype(np.float32),
-            "one": one.astype(np.float32),
-            "unit": unit,
-            "norm": np.where(usable, norm, np.nan),
-        }
+        norm = np.sqrt(squares + ones * one * one)
+        precision = np.dtype(self.precision)
+        return {"unit": unit.astype(precision), "norm": np.where(usable, norm, np.nan).astype(precision)}
 
-    def _predict(self, tile: Tile, theta: jax.Array) -> jax.Array:
+    def cut(self, tile: Tile) -> Tile:
+        """Leave it as it is."""
+        return tile
+
+    def load(self, tile: Tile, gradient: bool) -> Tile:
+        """Add the grid of the design rows, if gradients are wanted."""
+        return {**tile, **stored(lambda: self._grid(tile), tile["here"])} if gradient else tile
+
+    def _grid(self, tile: Tile) -> Tile:
+        """Compute the grid ``z`` of the design rows, constants first, as whole numbers in float64."""
         rows = tile["rows"]
-        group = rows["group"] if self.model.num_groups else None
-        eta: jax.Array = jax.vmap(lambda one_theta: self.model.linear_predictor(one_theta, rows["X"], group))(theta)
-        return eta
+        per_unit = 1.0 / tile["unit"].astype(jnp.float64)  # of powers of two: exact
+        # A row that is no use, or padding, has a coefficient of 0, but 0 times infinity would spoil the sum.
+        usable = tile["real"] & jnp.isfinite(tile["norm"])
+        one = jnp.where(usable, jnp.rint(per_unit), 0.0)[:, None]
+        grid = jnp.where(usable[:, None], jnp.rint(rows["X"].astype(jnp.float64) * per_unit[:, None]), 0.0)
+        parts = [one] if self.model.intercept else []
+        parts.append(grid)
+        if 0 < self.model.num_groups <= _MAX_INDICATORS:
+            parts.append(one * jax.nn.one_hot(rows["group"], self.model.num_groups, dtype=jnp.float64))
+        return {"one": one[:, 0], "grid": jnp.concatenate(parts, axis=1)}
 
-    def _extra(self, theta: jax.Array) -> jax.Array | None:
-        if self.model.extra_size == 0:
-            return None
-        return theta[:, self.model.linear_size : self.model.linear_size + 1]
+    def tile_rows(self, num_chains: int) -> int:
+        """Aim at 2^18 numbers an operation (as measured)."""
+        return _power_of_two(2**18 / num_chains)
+
+    def _predict(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, Any, jax.Array | None]:
+        """Return linear predictors (chains × B), outcomes, and the extra parameter (chains × 1) if there is one."""
+        rows, theta, model = tile["rows"], theta.astype(self.precision), self.model
+        start, stop = int(model.intercept), int(model.intercept) + model.num_features
+        # In this order the product has rows as its fastest axis.
+        eta = jnp.einsum("cp,bp->cb", theta[:, start:stop], rows["X"].astype(self.precision), precision="highest")
+        if model.intercept:
+            eta = eta + theta[:, :1]
+        if model.num_groups:
+            group = rows["group"]
+            known = (group >= 0) & (group < model.num_groups)
+            effects = theta[:, stop + jnp.clip(group, 0, model.num_groups - 1).astype(jnp.int32)]
+            eta = eta + effects * jnp.where(known, 1.0, jnp.nan).astype(self.precision)
+        place = model.linear_size
+        return eta, rows["y"], theta[:, place : place + 1] if model.extra_size else None
 
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Evaluate the family's log-likelihood at the linear predictor."""
-        values = self.model.log_likelihood_at(self._predict(tile, theta), tile["rows"]["y"], self._extra(theta))
-        return values.astype(jnp.float64)
+        return self.model.log_likelihood_at(*self._predict(tile, theta)).astype(jnp.float64)
 
-    def _residuals(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        residual, extra = self.model.score_at(self._predict(tile, theta), tile["rows"]["y"], self._extra(theta))
-        return residual.astype(jnp.float64), (jnp.zeros_like(residual) if extra is None else extra).astype(jnp.float64)
+    def _residuals(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        return self.model.score_at(*self._predict(tile, theta))
 
-    def scores(self, tile: Tile, theta: jax.Array) -> jax.Array:
+    def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Closed-form scores, materialised: for the rare queries that need them."""
         residual, extra = self._residuals(tile, theta)
         rows = tile["rows"]
-        parts = []
-        if self.model.intercept:
-            parts.append(residual[..., None])
-        parts.append(residual[..., None] * rows["X"].astype(jnp.float64))
-        if self.model.num_groups:
-            parts.append(residual[..., None] * jax.nn.one_hot(rows["group"], self.model.num_groups, dtype=jnp.float64))
-        if self.model.extra_size:
-            parts.append(extra[..., None])
-        scores = jnp.concatenate(parts, axis=-1)
-        return jnp.pad(scores, [(0, 0), (0, 0), (0, self.model.dimension - scores.shape[-1])])
+        parts = [residual] if self.model.intercept else []
+        parts += [residual * rows["X"][:, j].astype(residual.dtype) for j in range(self.model.num_features)]
+        parts += [residual * (rows["group"] == code) for code in range(self.model.num_groups)]
+        if extra is not None:
+            parts.append(extra)
+        return parts + [jnp.zeros_like(residual)] * (self.model.dimension - len(parts))
 
-    def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> jax.Array:
+    def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
         """Integer coefficients by the closed form, then one matrix product."""
         residual, extra = self._residuals(tile, theta)
-        finite = jnp.isfinite(residual) & jnp.isfinite(extra) & jnp.isfinite(tile["norm"])
-        coefficient = jnp.clip(residual * (tile["unit"] / spacing), -_HUGE, _HUGE)
-        scale_part = jnp.clip(extra / spacing, -_HUGE, _HUGE)
-        norm = jnp.sqrt((coefficient * tile["norm"]) ** 2 + scale_part**2)
-        # Rounding to nearest adds at most (‖z‖ + 1)/2 to the norm: leave room for it.
-        target = bound - tile["norm"] - 1.0
-        factor = jnp.where(norm > target, target / norm, 1.0)
-        coefficient = jnp.rint(coefficient * factor)
-        scale_part = jnp.rint(scale_part * factor)
-        squared = (coefficient * tile["norm"]) ** 2 + scale_part**2
-        # Relative error of `squared` is below 2^-48 (its inputs are integers but for ‖z‖): what passes is within K.
-        counts = finite & tile["real"] & (squared <= bound * bound * (1.0 - 2.0**-44))
-        coefficient = jnp.where(counts, coefficient, 0.0)
-        return self._add_up(tile, coefficient, jnp.where(counts, scale_part, 0.0))
-
-    def _add_up(self, tile: Tile, coefficient: jax.Array, scale_part: jax.Array) -> jax.Array:
-        parts = []
-        constant = coefficient * tile["one"]
-        if self.model.intercept:
-            parts.append(jnp.sum(constant, axis=-1, keepdims=True))
-        if self.model.num_features:
-            parts.append(coefficient @ tile["z"].astype(jnp.float64))
-        if self.model.num_groups:
+        precision = residual.dtype.name
+        largest = _HUGE[precision]
+        # In units of 2^20 lattice steps, so that float32 can square them.
+        unit, limit = (value.astype(precision) for value in (spacing * 2.0**20, bound * 2.0**-20))
+        norm = tile["norm"] * 2.0**-20
+        # |a|·‖z‖ ≤ K, with a margin for the rounding of ‖z‖ and of the quotient. NaN for a row that is no use.
+        highest = jnp.floor(limit / norm * (1.0 - 2.0**-20))
+        coefficient = _limit(residual * (tile["unit"] * 2.0**20 / unit), largest)
+        finite = tile["real"] & (jnp.abs(residual) < jnp.inf) & (highest < jnp.inf)
+        if extra is None:
+            # The last thing that happens to a coefficient is that it is brought within its bound.
+            parts = [_limit(jnp.where(finite, jnp.rint(coefficient), 0.0), highest)]
+        else:
+            parts = self._with_extra(tile, coefficient, _limit(extra / unit, largest), norm, limit)
+            finite = finite & (jnp.abs(extra) < jnp.inf)
+            parts = [jnp.where(finite, part, 0.0) for part in parts]
+        coefficient, *rest = (part.astype(jnp.float64) for part in parts)
+        parts = [coefficient @ tile["grid"]]
+        if self.model.num_groups > _MAX_INDICATORS:
             # Codes out of range (−1) have a coefficient of 0: wherever they are added, nothing happens.
+            constant = coefficient * tile["one"]
             parts.append(jnp.zeros((len(constant), self.model.num_groups)).at[:, tile["rows"]["group"]].add(constant))
-        if self.model.extra_size:
-            parts.append(jnp.sum(scale_part, axis=-1, keepdims=True))
-        total = jnp.concatenate(parts, axis=-1)
-        return jnp.pad(total, [(0, 0), (0, self.model.dimension - total.shape[-1])])
+        parts += [_row_sums(part)[:, None] for part in rest]
+        done = sum(part.shape[1] for part in parts)
+        parts.append(jnp.zeros((len(theta), self.model.dimension - done)))
+        return [part.astype(jnp.int64) for part in parts]
+
+    def _with_extra(
+        self, tile: Tile, coefficient: jax.Array, scale_part: jax.Array, norm: jax.Array, limit: jax.Array
+    ) -> list[jax.Array]:
+        """Clip (a·z, t) together, in units of 2^20 lattice steps; return whole numbers a and t that are within K."""
+
+        def clipped() -> tuple[jax.Array, jax.Array]:
+            length = jnp.sqrt((coefficient * norm) ** 2 + scale_part**2)
+            # Rounding to nearest adds at most (‖z‖ + 1)/2 to the norm: leave room for it, and for that of floats.
+            target = (limit - norm - 2.0**-20) * (1.0 - 2.0**-20)
+            factor = target / jnp.where(length > target, length, target)
+            # t in whole lattice steps, which float32 cannot hold.
+            return jnp.rint(coefficient * factor), jnp.rint((scale_part * factor).astype(jnp.float64) * 2.0**20)
+
+        whole = stored(clipped, tile["here"])
+        squares = (whole[0] * norm).astype(jnp.float64) ** 2 + (whole[1] * 2.0**-20) ** 2
+        # Relative error of `squares` is below 2^-21 in float32: what passes is within K.
+        counts = _once(squares <= (limit * limit * (1.0 - 2.0**-20)).astype(jnp.float64))
+        return [jnp.where(counts > 0.0, part, 0.0) for part in whole]
 
 
-def make_kernel(model: Model) -> Kernel:
-    """Choose how to evaluate a model."""
-    return RegressionKernel(model) if isinstance(model, RegressionModel) else AutodiffKernel(model)
+def _power_of_two(rows: float) -> int:
+    return int(2 ** np.clip(np.floor(np.log2(rows)), 7, 13))
+
+
+def _grid_squares(features: NDArray[Any], unit: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Σ_j rint(x_j/u)² for each row, a slice of rows at a time: no second copy of the features."""
+    squares = np.empty(len(features))
+    for start in range(0, len(features), 2**16):
+        part = slice(start, start + 2**16)
+        grid = np.rint(features[part].astype(np.float64) / unit[part, None])
+        squares[part] = np.einsum("ij,ij->i", grid, grid)
+    return squares
+
+
+def join(parts: Any) -> jax.Array:
+    """Put the parts of a sum together: a single array as it is; a list side by side, vectors as columns."""
+    if not isinstance(parts, list):
+        return parts
+    return jnp.concatenate([part[:, None] if part.ndim == 1 else part for part in parts], axis=-1)
+
+
+def make_kernel(model: Model, records: Any) -> Kernel:
+    """Choose how to evaluate a model on records of these shapes and dtypes."""
+    if isinstance(model, RegressionModel):
+        return RegressionKernel(model, records)
+    return AutodiffKernel(model, records)
+
+
+def _row_sums(values: jax.Array) -> jax.Array:
+    """Add float64 over the last axis, as a matrix product: of a plain sum the compiler keeps the order, one by one."""
+    return values @ jnp.ones(values.shape[-1])
+
+
+def _all_finite(values: Sequence[jax.Array]) -> jax.Array:
+    counts = jnp.isfinite(values[0])
+    for value in values[1:]:
+        counts = counts & jnp.isfinite(value)
+    return counts
 
 
 def magnitudes(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Per-record norms (chains × B) of the gradient, or |log-ratio| if there is a proposal, and who counts."""
     if proposal is None:
-        scores = kernel.scores(tile, theta)
-        counts = jnp.all(jnp.isfinite(scores), axis=-1) & tile["real"]
-        largest = jnp.max(jnp.abs(scores), axis=-1, initial=0.0)
+        scores = [score.astype(jnp.float64) for score in kernel.scores(tile, theta)]
+        largest = jnp.abs(scores[0])
+        for score in scores[1:]:
+            largest = jnp.maximum(largest, jnp.abs(score))
         safe = jnp.where(largest > 0.0, largest, 1.0)
-        return largest * jnp.sqrt(jnp.sum((scores / safe[..., None]) ** 2, axis=-1)), counts
+        norm = largest * jnp.sqrt(_sum_of_squares([score / safe for score in scores]))
+        return norm, _all_finite(scores) & tile["real"]
     ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
     return jnp.abs(ratio), jnp.isfinite(ratio) & tile["real"]
 
 
-def plain_gradient_sum(kernel: Kernel, bound: float, tile: Tile, theta: jax.Array) -> jax.Array:
-    """Σ clip(score) in float64, with no lattice: for noise-free research runs only."""
+def plain_gradient_sum(kernel: Kernel, bound: float, tile: Tile, theta: jax.Array) -> Any:
+    """Σ clip(score) with no lattice: for noise-free research runs only."""
     scores = kernel.scores(tile, theta)
-    counts = jnp.all(jnp.isfinite(scores), axis=-1) & tile["real"]
-    scores = jnp.where(counts[..., None], scores, 0.0)
-    norm = jnp.linalg.norm(scores, axis=-1, keepdims=True)
-    return jnp.sum(scores * jnp.where(norm > bound, bound / norm, 1.0), axis=-2)
+    counts = _all_finite(scores) & tile["real"]
+    norm = jnp.sqrt(_sum_of_squares(scores))
+    factor = jnp.where(norm > bound, bound / norm, 1.0)
+    clipped = [jnp.where(counts, score * factor, 0.0).astype(jnp.float64) for score in scores]
+    return [_row_sums(score) for score in clipped]
 
 
-def plain_ratio_sum(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array, bound: jax.Array) -> jax.Array:
-    """Σ clip(log-ratio) in float64, with no lattice: for noise-free research runs only."""
+def plain_ratio_sum(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array, bound: jax.Array) -> Any:
+    """Σ clip(log-ratio) in float64, and how many were clipped (two parts): for noise-free research runs only."""
     ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
     counts = jnp.isfinite(ratio) & tile["real"]
-    return jnp.sum(jnp.where(counts, jnp.clip(ratio, -bound[:, None], bound[:, None]), 0.0), axis=-1)
+    total = _row_sums(jnp.where(counts, jnp.clip(ratio, -bound[:, None], bound[:, None]), 0.0))
+    clipped = jnp.sum(counts & (jnp.abs(ratio) > bound[:, None]), axis=-1, dtype=jnp.int32)
+    return [total, clipped.astype(total.dtype)]

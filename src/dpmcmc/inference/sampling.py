@@ -281,7 +281,7 @@ def _collect(
     warmup = min(warmup, len(theta) // 2)  # an interrupted run is shorter than planned
     constrained = jax.jit(jax.vmap(jax.vmap(model.constrain)))(jnp.asarray(theta))
     by_chain = {name: np.moveaxis(np.asarray(value), 0, 1) for name, value in constrained.items()}
-    joined = {name: value.T for name, value in infos._asdict().items()}
+    joined = {name: value.T for name, value in infos._asdict().items() if value is not None}
     num_chains = theta.shape[1]
     mu = None if curator.budget is None or isinstance(curator.budget, StepBudget) else curator.budget.spent
     statement = PrivacyStatement(

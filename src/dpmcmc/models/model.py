@@ -5,7 +5,7 @@ curator and checks, from shapes and dtypes alone, that its functions can be summ
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,9 @@ class Model:
     >>> float(model.constrain(jnp.zeros(2))["scale"])
     1.0
     """
+
+    float32_suffices: ClassVar[bool] = True
+    """Whether float32 records may be computed with in float32; False for functions that lose too many digits."""
 
     def __init__(
         self,

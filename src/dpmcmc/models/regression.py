@@ -363,6 +363,7 @@ class NegativeBinomialRegression(RegressionModel):
     """
 
     extra_name = "dispersion"
+    float32_suffices = False  # differences of log Γ
 
     def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
         """Elementwise log-probability; see the class for the formula and the base class for arguments."""

@@ -290,8 +290,14 @@ def subsampled_steps(
         found not to fit; 0 if not even one step fits, and at most `MAX_STEPS`.
     """
     noise_ratio, sampling_prob, scheme = _check_mechanism(noise_ratio, sampling_prob, scheme)
-    epsilon = check_number("epsilon", epsilon, at_least=0.0)
-    delta = check_delta(delta)
+    return _steps_within(
+        noise_ratio, sampling_prob, scheme, check_number("epsilon", epsilon, at_least=0.0), check_delta(delta)
+    )
+
+
+@functools.lru_cache(maxsize=256)  # a run asks the same several times, and the repeats of a study again
+def _steps_within(noise_ratio: float, sampling_prob: float, scheme: Scheme, epsilon: float, delta: float) -> int:
+    """Return `subsampled_steps` of arguments that are known to be good."""
 
     @functools.cache
     def log_excess(num_steps: int) -> float:

@@ -1,7 +1,8 @@
 """The posterior draws of a run, with the privacy statement that goes wherever they go.
 
 Holds released quantities only: draws, acceptance and step sizes. It never sees a record, and refuses log-likelihoods,
-energies, clip fractions and anything else that was not released.
+energies, clip fractions and anything else that was not released. (A run without noise, which is research and says so,
+may bring its fractions of clipped log-ratios.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpmcmc.errors import NotPrivateError, QueryError, ResultError
-from dpmcmc.privacy.statement import PrivacyStatement
+from dpmcmc.privacy.statement import NOISE_FREE_MODE, PrivacyStatement
 from dpmcmc.results import arviz_bridge
 from dpmcmc.results.files import check_path, read_tree, write_tree
 
@@ -29,6 +30,8 @@ __all__ = ["RELEASED_STATS", "Posterior", "load"]
 
 RELEASED_STATS = ("acceptance", "step_size")
 """What a sampler may report of each iteration beside the draw: all of it was released."""
+NOISE_FREE_STATS = (*RELEASED_STATS, "ratios_clipped")
+"""The same for a run without noise, and for no other: neither a private nor a seeded one."""
 
 _FORMAT = 1
 _SAMPLE_DIMENSIONS = ("chain", "draw")
@@ -45,7 +48,8 @@ class Posterior:
     warmup_draws
         The same for the warm-up; empty, or with 0 draws, if there was none.
     sample_stats, warmup_stats
-        ``"acceptance"`` and ``"step_size"``, each chains × draws. Any other name is refused.
+        ``"acceptance"`` and ``"step_size"``, each chains × draws. Any other name is refused, but for
+        ``"ratios_clipped"`` of a run without noise.
     privacy
         What was guaranteed.
     sampler, model
@@ -100,8 +104,8 @@ class Posterior:
         checked: dict[str, dict[str, Any]] = {
             "draws": draws,
             "warmup_draws": {name: warmup[name] for name in draws},
-            "sample_stats": _stats("sample_stats", self.sample_stats, (chains, num_draws)),
-            "warmup_stats": _stats("warmup_stats", self.warmup_stats, (chains, num_warmup)),
+            "sample_stats": _stats("sample_stats", self.sample_stats, (chains, num_draws), self.privacy),
+            "warmup_stats": _stats("warmup_stats", self.warmup_stats, (chains, num_warmup), self.privacy),
             "dims": dims,
             "coords": coords,
         }
@@ -229,7 +233,7 @@ class Posterior:
         """Give each parameter a name that xarray can hold: without "/", and not that of a dimension."""
         # ArviZ looks dimensions up by name in every group, so a parameter with labels may not share a statistic's name.
         taken = {*_SAMPLE_DIMENSIONS, *(name for names in self.dims.values() for name in names)}
-        taken.update(name for name in RELEASED_STATS if name in self.dims)
+        taken.update(name for name in NOISE_FREE_STATS if name in self.dims)
         variables: dict[str, str] = {}
         for name in self.draws:
             variable = name.replace("/", ".")
@@ -320,11 +324,14 @@ def _leading_shape(argument: str, arrays: Mapping[str, np.ndarray]) -> tuple[int
     return int(chains), int(num_draws)
 
 
-def _stats(argument: str, values: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, np.ndarray]:
-    refused = [name for name in values if name not in RELEASED_STATS]
+def _stats(
+    argument: str, values: Mapping[str, Any], shape: tuple[int, int], privacy: PrivacyStatement
+) -> dict[str, np.ndarray]:
+    allowed = NOISE_FREE_STATS if privacy.mode == NOISE_FREE_MODE and not privacy.private else RELEASED_STATS
+    refused = [name for name in values if name not in allowed]
     if refused:
         raise NotPrivateError(
-            f"{argument} has {refused}, which may not have been released; only {list(RELEASED_STATS)} can be kept"
+            f"{argument} has {refused}, which may not have been released; only {list(allowed)} can be kept"
         )
     arrays = _arrays(argument, values)
     for name, array in arrays.items():

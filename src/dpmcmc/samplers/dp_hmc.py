@@ -30,7 +30,8 @@ from dpmcmc.samplers.halton import randomised_halton
 from dpmcmc.samplers.integrators import INTEGRATORS, Trajectory, gradients_per_step, make_mass
 
 Leapfrog = Literal["position_first", "momentum_first", "cached"]
-Jitter = Literal["halton"] | None
+Jitter = Literal["halton", "halton_from_zero"] | None
+JITTERS = ("halton", "halton_from_zero", None)
 
 
 class State(NamedTuple):
@@ -43,10 +44,11 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Released quantities of one step."""
+    """Released quantities of one step (and, from an oracle without noise only, the fraction of ratios clipped)."""
 
     acceptance: jax.Array
     step_size: jax.Array
+    ratios_clipped: Any = None
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ class DPHMC:
     leapfrog
         "position_first" (L gradients a step), "momentum_first" (the paper's, L + 1) or "cached" (L, and 1 at first).
     jitter
-        "halton" multiplies η in each step by a number in (½, 1] of a randomised Halton sequence; None keeps it. (The
-        authors' code takes it in [0, 1); but a short trajectory costs as much budget as a long one.)
+        "halton" multiplies η in each step by a number in (½, 1] of a randomised Halton sequence; "halton_from_zero"
+        by one in (0, 1], as the paper's code does (but a short trajectory costs as much budget as a long one); None
+        keeps η.
     """
 
     step_size: float
@@ -91,7 +94,7 @@ class DPHMC:
         convert_positive(self, "step_size", "ratio_clip", "gradient_clip", "ratio_noise", "gradient_noise")
         convert_count(self, "num_leapfrog")
         choice("leapfrog", self.leapfrog, tuple(INTEGRATORS))
-        choice("jitter", self.jitter, ("halton", None))
+        choice("jitter", self.jitter, JITTERS)
 
     def queries(self, num_records: int) -> Queries:
         """Declare one log-ratio and L or L + 1 gradients a step."""
@@ -129,7 +132,7 @@ def build_kernel(model: Model, step_size: float, mass_matrix: Any, leapfrog: Lea
     def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
         momentum_key, accept_key = jax.random.split(key)
         halton = randomised_halton(state.jitter_shift, state.iteration)
-        eta = step_size * (0.5 + 0.5 * halton if jitter else jnp.ones_like(halton))
+        eta = step_size * jittered(halton, jitter)
         start = Trajectory(state.position, mass.draw(momentum_key, state.position.shape), state.gradient)
         end = integrate(start, eta[:, None], lambda theta, z: estimate(oracle, theta, z), mass.velocity, noise.gradient)
 
@@ -139,6 +142,14 @@ def build_kernel(model: Model, step_size: float, mass_matrix: Any, leapfrog: Lea
         accepted = penalty_test(accept_key, release.value + change, release.noise_sd)
 
         position, gradient = choose(accepted, (end.position, end.gradient), (start.position, start.gradient))
-        return State(position, gradient, state.jitter_shift, state.iteration + 1), Info(accepted, eta)
+        info = Info(accepted, eta, getattr(release, "clipped", None))
+        return State(position, gradient, state.jitter_shift, state.iteration + 1), info
 
     return Kernel(init, step)
+
+
+def jittered(halton: jax.Array, jitter: Jitter) -> jax.Array:
+    """Return the factor on the step size for numbers in (0, 1]."""
+    if jitter is None:
+        return jnp.ones_like(halton)
+    return halton if jitter == "halton_from_zero" else 0.5 + 0.5 * halton

@@ -38,9 +38,10 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """Released quantities of one step."""
+    """Released quantities of one step (and, from an oracle without noise only, the fraction of ratios clipped)."""
 
     acceptance: jax.Array
+    ratios_clipped: Any = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,6 @@ def build_kernel(model: Model, proposal_scale: Any, update: Update) -> Kernel:
         accepted = penalty_test(accept_key, release.value + change, release.noise_sd)
         flipped = state.direction * (1.0 - 2.0 * moved)
         position, direction = choose(accepted, (proposal, state.direction), (state.position, flipped))
-        return State(position, direction), Info(accepted)
+        return State(position, direction), Info(accepted, getattr(release, "clipped", None))
 
     return Kernel(init, step)

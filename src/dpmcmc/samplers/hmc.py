@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.models import Model
 from dpmcmc.samplers.base import Kernel, Queries
-from dpmcmc.samplers.dp_hmc import Jitter, Leapfrog, build_kernel
+from dpmcmc.samplers.dp_hmc import JITTERS, Jitter, Leapfrog, build_kernel
 from dpmcmc.samplers.integrators import INTEGRATORS, gradients_per_step
 
 
@@ -41,7 +41,7 @@ class HMC:
         convert_positive(self, "step_size", "ratio_clip", "gradient_clip")
         convert_count(self, "num_leapfrog")
         choice("leapfrog", self.leapfrog, tuple(INTEGRATORS))
-        choice("jitter", self.jitter, ("halton", None))
+        choice("jitter", self.jitter, JITTERS)
 
     def queries(self, num_records: int) -> Queries:
         """Declare how often the oracle is asked."""

@@ -1,0 +1,381 @@
+"""What is made of the figures: a table with targets, a Markdown page, JSON and a plot.
+
+Knows what a good figure is, and computes none. A target that a smaller run (``--fast``) cannot speak about is shown
+and left open.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from dpmcmc.benchmarks.measure import FULL, Results, Sizes
+from dpmcmc.benchmarks.timing import Timing
+from dpmcmc.output import OutputError, replace_file
+
+
+class Target(NamedTuple):
+    """A bar that a figure should reach: at least (``above``) or at most ``bound``."""
+
+    above: bool
+    bound: float
+
+    def met_by(self, figure: float) -> bool:
+        """Tell whether a figure reaches it."""
+        return figure >= self.bound if self.above else figure <= self.bound
+
+
+def _at_least(bound: float) -> Target:
+    return Target(True, bound)
+
+
+def _at_most(bound: float) -> Target:
+    return Target(False, bound)
+
+
+# On two cores, n = 100,000 unless the key's own size says otherwise.
+TARGETS: dict[str, Target] = {
+    "gradient_speedup.logistic.4": _at_least(4.0),
+    "gradient_speedup.gaussian.4": _at_least(2.0),
+    "gradient_speedup.banana.4": _at_least(8.0),
+    "gradient_speedup.logistic.40": _at_least(20.0),
+    "gradient_speedup.gaussian.40": _at_least(10.0),
+    "gradient_speedup.banana.40": _at_least(10.0),
+    **{f"draw_vs_blackjax.logistic.{chains}": _at_most(1.0) for chains in (4, 40)},
+    **{f"draw_vs_blackjax.gaussian.{chains}": _at_most(0.5) for chains in (4, 40)},
+    **{f"draw_vs_blackjax.banana.{chains}": _at_most(4.0) for chains in (4, 40)},
+    "draw_vs_floor.logistic": _at_most(2.5),
+    "noise_overhead": _at_most(1.1),
+    "memory_mb_above_data": _at_most(400.0),
+    "time_per_record_growth": _at_most(1.5),
+}
+
+
+class Row(NamedTuple):
+    """One line of the table. Times are None where there is none; ``met`` is None where nothing can be said."""
+
+    group: str
+    what: str
+    ours: Timing | None
+    peer: Timing | None
+    figure: str
+    target: str
+    met: bool | None
+
+
+def rows(results: Results) -> list[Row]:
+    """Return the lines of the table, in the order of the seven measurements."""
+    sizes, figures, timings = results.sizes, results.figures, results.timings
+    table: list[Row] = []
+
+    def add(group: str, what: str, key: str, ours: str = "", peer: str = "", text: str = "{:.2f}×") -> None:
+        target = TARGETS.get(key)
+        bound = "" if target is None else f"{'≥' if target.above else '≤'} " + text.format(target.bound)
+        met = None if target is None or not _comparable(key, sizes) else target.met_by(figures[key])
+        value = text.format(figures[key])
+        table.append(Row(group, what, timings.get(ours), timings.get(peer), value, bound, met))
+
+    cases = [(model, chains) for chains in sizes.chains for model in sizes.models]
+    for model, chains in cases:
+        name = f"{model}.{chains}"
+        add(
+            "Gradient: times faster than plain JAX (vmap of grad, clip, sum)",
+            f"{model}, {chains} chains",
+            f"gradient_speedup.{name}",
+            f"gradient.{name}.dpmcmc",
+            f"gradient.{name}.plain_jax",
+            "{:.1f}×",
+        )
+    for model, chains in cases:
+        name = f"{model}.{chains}"
+        add(
+            f"Draw of DP-HMC, L = {sizes.num_leapfrog}, / draw of BlackJAX's non-private HMC",
+            f"{model}, {chains} chains",
+            f"draw_vs_blackjax.{name}",
+            f"draw.{name}.dpmcmc",
+            f"draw.{name}.blackjax",
+        )
+    most = max(sizes.chains)
+    group = "Draw / floor (a regression's matrix products alone; else reading the data)"
+    for model, chains in cases:
+        # The bar is set at the largest number of chains.
+        key = f"draw_vs_floor.{model}" + ("" if chains == most else f".{chains}")
+        name = f"draw.{model}.{chains}"
+        add(group, f"{model}, {chains} chains", key, f"{name}.dpmcmc", f"{name}.floor")
+        if model == "logistic":
+            add(
+                group,
+                "… second in float64",
+                f"draw_vs_floor_float64.{model}.{chains}",
+                f"{name}.dpmcmc",
+                f"{name}.floor_float64",
+            )
+    group = "Run with exact noise / without noise"
+    for model in sizes.noise_models:
+        what = f"{model}, {min(sizes.chains)} chains"
+        add(group, what, f"noise_overhead.{model}", f"noise.{model}.exact", f"noise.{model}.none")
+    add(group, "the worst", "noise_overhead")
+    add(
+        f"Memory above the data set's own, MB (logistic, d = 20, {sizes.memory_chains} chains)",
+        f"n = {sizes.memory_records:,}",
+        "memory_mb_above_data",
+        text="{:.0f}",
+    )
+    large = [number for number in sizes.scaling_records if number >= 100_000] or list(sizes.scaling_records)
+    add(
+        "Time of a gradient per record, largest / smallest",
+        f"n from {large[0]:,} to {large[-1]:,}",
+        "time_per_record_growth",
+    )
+    for axis, numbers in (("records", sizes.scaling_records), ("chains", sizes.scaling_chains)):
+        for number in numbers:
+            ours, peer = (timings.get(f"{axis}.{number}.{name}") for name in ("dpmcmc", "plain_jax"))
+            faster = "" if ours is None or peer is None else f"{peer.median / ours.median:.1f}×"
+            what = f"{number:,} {axis if number > 1 else axis[:-1]}"
+            group = "Scale of a gradient (logistic): times faster than plain JAX"
+            table.append(Row(group, what, ours, peer, faster, "", None))
+    one, more = sizes.devices[0], sizes.devices[-1]
+    add(
+        f"Devices of one machine: times faster than {one}",
+        f"{more} devices",
+        "devices_speedup",
+        f"devices.{more}.dpmcmc",
+        f"devices.{one}.dpmcmc",
+    )
+    group = f"DP-SGLD on the banana: steps per second of {min(sizes.chains)} chains, batch {sizes.batch_size:,}"
+    add(group, "compiled block", "sgld_steps_per_second", "sgld.block", text="{:,.0f}")
+    if sizes.sgld_run_steps:  # from the call to the draws: planning, compiling and exact noise
+        add(group, f"{sizes.sgld_run_steps:,} steps by sample", "sgld_steps_per_second_as_used", text="{:,.0f}")
+    return table
+
+
+def _comparable(key: str, sizes: Sizes) -> bool:
+    """Tell whether a figure was measured at the size that its target is about."""
+    if key == "memory_mb_above_data":
+        return (sizes.memory_records, sizes.memory_chains) == (FULL.memory_records, FULL.memory_chains)
+    if key == "time_per_record_growth":
+        return max(sizes.scaling_records) == max(FULL.scaling_records)
+    return sizes.num_records == FULL.num_records and sizes.num_leapfrog == FULL.num_leapfrog
+
+
+def as_text(timing: Timing | None, *, quartiles: bool = False) -> str:
+    """Write a time in milliseconds with three digits, and the quartiles beside if wanted.
+
+    Examples
+    --------
+    >>> as_text(Timing(0.0070, 0.0065, 1.2345, 5)), as_text(None)
+    ('7.00', '')
+    >>> as_text(Timing(0.0070, 0.0065, 1.2345, 5), quartiles=True)
+    '7.00 (6.50–1,234)'
+    """
+    if timing is None:
+        return ""
+    median, low, high = (
+        f"{value:,.0f}" if value >= 100.0 else f"{value:#.3g}"
+        for value in (1e3 * timing.median, 1e3 * timing.lower_quartile, 1e3 * timing.upper_quartile)
+    )
+    return f"{median} ({low}–{high})" if quartiles else median
+
+
+def met_text(met: bool | None) -> str:
+    """Write yes, no, or nothing."""
+    return "" if met is None else "yes" if met else "no"
+
+
+def machine_text(machine: Mapping[str, Any]) -> str:
+    """Describe the machine in one line."""
+    versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "jax", "jaxlib", "blackjax", "dpmcmc"))
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}; {versions}, "
+        f"commit {machine['commit'] or 'unknown'}; load average at the start {machine['load_average_at_start']}"
+    )
+
+
+def markdown(results: Results) -> str:
+    """Return the table as Markdown."""
+    lines = [
+        "# Benchmark" + (" (fast)" if results.sizes.fast else ""),
+        "",
+        f"n = {results.sizes.num_records:,} unless said otherwise; float32 records; medians (quartiles), in turns.",
+        "",
+        machine_text(results.machine) + ".",
+    ]
+    group = ""
+    for row in rows(results):
+        if row.group != group:
+            group = row.group
+            lines += ["", f"## {group}", "", "| what | dpmcmc (ms) | peer (ms) | figure | target | met |"]
+            lines += ["|---|--:|--:|--:|--:|---|"]
+        times = (as_text(timing, quartiles=True) for timing in (row.ours, row.peer))
+        cells = (row.what, *times, row.figure, row.target, met_text(row.met))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(results: Results, folder: Path) -> dict[Path, str]:
+    """Write JSON, table and plot; return what the files are."""
+    picture = figure(results)
+    contents = {
+        "benchmark.json": (as_json(results).encode(), "all figures, times and the machine"),
+        "benchmark.md": (markdown(results).encode(), "the table"),
+        "benchmark.png": (_drawn(picture, "png"), "the plot"),
+        "benchmark.pdf": (_drawn(picture, "pdf"), "the plot, for print"),
+    }
+    files = {}
+    try:
+        for name, (content, what) in contents.items():
+            replace_file(folder / name, content)
+            files[folder / name] = what
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {str(folder)!r} ({error.strerror}); make room or choose another --out"
+        ) from None
+    return files
+
+
+def as_json(results: Results) -> str:
+    """Return all figures, the machine and the times behind them as JSON."""
+    return json.dumps(results.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------- the plot
+
+# Colours of Okabe and Ito; markers and hatching say the same.
+_INK, _MUTED, _LINE = "#1b1f24", "#59636e", "#d0d7de"
+_OURS, _PEER, _TARGET = "#0072b2", "#e69f00", "#d55e00"
+_TARGET_LINES: tuple[tuple[Literal["-", "--"], str], ...] = (
+    ("-", "target: at least this"),
+    ("--", "target: at most this"),
+)
+_STYLE: Any = {  # Any, as matplotlib's stubs differ between versions
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.edgecolor": _MUTED,
+    "axes.labelcolor": _INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titlecolor": _INK,
+    "axes.titlelocation": "left",
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "text.color": _INK,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    "pdf.fonttype": 42,
+}
+
+
+def figure(results: Results) -> Figure:
+    """Draw times against n, chains and devices, and the ratios with their targets."""
+    sizes = results.sizes
+    with matplotlib.rc_context(_STYLE):
+        drawing = Figure(figsize=(12.5, 7.2), layout="constrained")
+        axes = drawing.subplots(2, 3, width_ratios=(1.25, 1.25, 0.9))
+        fewest, most, first = min(sizes.chains), max(sizes.chains), sizes.models[0]
+        _scale(axes[0, 0], results, "records", sizes.scaling_records)
+        axes[0, 0].set(title=f"A gradient against records (logistic, {fewest} chains)", xlabel="records n")
+        _scale(axes[0, 1], results, "chains", sizes.scaling_chains)
+        axes[0, 1].set(title=f"… against chains (n = {sizes.num_records:,})", xlabel="chains")
+        axes[0, 0].legend()
+        _devices(axes[0, 2], results)
+        cases = {f"{model}\n{chains}": f"{model}.{chains}" for model in sizes.models for chains in sizes.chains}
+        _bars(axes[1, 0], results, {label: f"gradient_speedup.{case}" for label, case in cases.items()})
+        axes[1, 0].set(title="Gradient: times faster than plain JAX", xlabel="model, chains")
+        _bars(axes[1, 1], results, {label: f"draw_vs_blackjax.{case}" for label, case in cases.items()})
+        axes[1, 1].set(title="DP-HMC draw / BlackJAX's non-private draw", xlabel="model, chains")
+        others = {
+            f"draw / floor\n({first}, {most})": f"draw_vs_floor.{first}",
+            "exact noise\non / off": "noise_overhead",
+            "growth of time\nper record": "time_per_record_growth",
+        }
+        _bars(axes[1, 2], results, others)
+        axes[1, 2].set(title="Other ratios")
+        axes[1, 2].tick_params(axis="x", labelsize=8)
+        handles: list[Any] = [
+            Line2D([], [], color=_TARGET, linewidth=1.4, linestyle=style, label=label) for style, label in _TARGET_LINES
+        ]
+        handles.append(Patch(facecolor=_OURS, alpha=0.45, hatch="///", label="target missed"))
+        drawing.legend(handles=handles, loc="outside lower center", ncols=3)
+    return drawing
+
+
+def _scale(axis: Axes, results: Results, name: str, numbers: tuple[int, ...]) -> None:
+    """Draw median times with quartiles against a number, on logarithmic scales."""
+    for contestant, label, colour, style in (
+        ("dpmcmc", "dpmcmc, private", _OURS, "o-"),
+        ("plain_jax", "plain JAX, not private", _PEER, "s--"),
+    ):
+        timed = [(number, results.timings.get(f"{name}.{number}.{contestant}")) for number in numbers]
+        points = [(number, timing) for number, timing in timed if timing is not None]
+        if not points:
+            continue
+        places = [number for number, _ in points]
+        axis.plot(places, [1e3 * t.median for _, t in points], style, color=colour, label=label, markersize=4.5)
+        low, high = ([1e3 * getattr(t, side) for _, t in points] for side in ("lower_quartile", "upper_quartile"))
+        axis.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
+    axis.set(xscale="log", yscale="log", ylabel="ms")
+    axis.grid(color=_LINE, linewidth=0.5)
+    if name == "chains":
+        axis.set_xticks(list(numbers), [str(number) for number in numbers])
+        axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _devices(axis: Axes, results: Results) -> None:
+    timings = [results.timings[f"devices.{number}.dpmcmc"] for number in results.sizes.devices]
+    heights = [1e3 * timing.median for timing in timings]
+    spread = np.abs(
+        [[1e3 * t.lower_quartile for t in timings], [1e3 * t.upper_quartile for t in timings]] - np.array(heights)
+    )
+    axis.bar([str(number) for number in results.sizes.devices], heights, color=_OURS, width=0.5)
+    axis.errorbar(range(len(heights)), heights, spread, fmt="none", ecolor=_INK, elinewidth=1, capsize=3)
+    axis.set(title="… against devices of one machine", xlabel="devices", ylabel="ms")
+    axis.set_ylim(bottom=0.0)
+
+
+def _bars(axis: Axes, results: Results, keys: Mapping[str, str]) -> None:
+    """Draw figures as bars, each with its target as a thin line: solid for at least, dashed for at most."""
+    for place, key in enumerate(keys.values()):
+        value, target = results.figures[key], TARGETS.get(key)
+        missed = target is not None and _comparable(key, results.sizes) and not target.met_by(value)
+        axis.bar(place, value, width=0.62, color=_OURS, alpha=0.45 if missed else 1.0, hatch="///" if missed else None)
+        axis.annotate(
+            f"{value:.3g}",
+            (place, value),
+            (0, 4),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            zorder=4,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85},
+        )
+        if target is not None:
+            style = _TARGET_LINES[0 if target.above else 1][0]
+            axis.hlines(target.bound, place - 0.42, place + 0.42, color=_TARGET, linewidth=1.4, linestyle=style)
+    axis.set_xticks(range(len(keys)), list(keys))
+    axis.margins(y=0.12)
+    axis.set_ylim(bottom=0.0)
+
+
+def _drawn(drawing: Figure, ending: str) -> bytes:
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        FigureCanvasAgg(drawing)
+        if ending == "png":
+            drawing.savefig(buffer, format="png", dpi=160, facecolor="white", metadata={"Software": None})
+        else:
+            drawing.savefig(buffer, format="pdf", metadata={"CreationDate": None})
+    return buffer.getvalue()
