@@ -4,7 +4,7 @@ Give a model, records (one row per person) and a privacy budget. Only the curato
 leaves it is noised exactly and charged first.
 """
 
-from dpmcmc import curator, models, privacy
+from dpmcmc import curator, data, models, privacy
 from dpmcmc.curator import Curator
 from dpmcmc.inference import Plan, plan, sample
 from dpmcmc.models import Model, Parameter, from_numpyro
@@ -28,6 +28,7 @@ __all__ = [
     "Plan",
     "Posterior",
     "curator",
+    "data",
     "from_numpyro",
     "load",
     "models",

@@ -99,7 +99,7 @@ def replace_records(curator, records):
     with curator_module.exact_arithmetic():
         prepared, num_records = curator.model.prepare_records(records)
         assert num_records == curator.num_records
-        curator._records = placement.place(curator._kernel, prepared, num_records, curator._mesh)
+        curator._records = placement.place(curator._kernel, prepared, curator._layout)
 
 
 def plain_scores(model, records, theta):

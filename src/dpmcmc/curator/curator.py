@@ -8,13 +8,15 @@ values. (Running time is not protected: arithmetic on denormal numbers takes lon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import io_callback
 from numpy.typing import ArrayLike, NDArray
 
 from dpmcmc.curator import records as placement
@@ -38,6 +40,8 @@ from dpmcmc.privacy import Budget, StepBudget
 
 # Below this lattice (tests of coarse lattices only) the regressions' closed form has no room.
 _CLOSED_FORM_BOUND = 2**28
+# About as many rows of streamed records are in memory at a time (twice: the next ones are read beside).
+_CHUNK_ROWS = 2**18
 
 
 @contextmanager
@@ -55,6 +59,17 @@ def exact_arithmetic() -> Iterator[None]:
         np.errstate(all="ignore"),
     ):
         yield
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Records that are read again for every question, a chunk at a time: see :class:`dpmcmc.data.ParquetRecords`."""
+
+    num_records: int
+
+    def chunks(self, rows: int) -> Iterator[Any]:
+        """Yield all records in order, ``rows`` at a time; the last chunk may be shorter."""
+        ...
 
 
 class Cost(NamedTuple):
@@ -100,14 +115,27 @@ class Curator:
         self._noise: NoiseSource = ExactNoise() if noise is None else noise
         self.model = model
         self._mesh = placement.make_mesh(devices)
+        self._stream = data if isinstance(data, Stream) else None
         with exact_arithmetic():
-            prepared, self.num_records = model.prepare_records(data)
+            if self._stream is None:
+                prepared, count = model.prepare_records(data)
+            else:
+                prepared, count = self._first_chunk(self._stream)
+            counts = placement.rows_of_processes(count)
+            self.num_records = sum(counts)
             if self.num_records < 2:
                 raise DataError("data has 1 row; privacy by noise needs many people, give at least 2 rows")
             model.check(prepared)
+            self._layout = placement.Layout.choose(counts, self._mesh)
             self._kernel = sums.make_kernel(model, prepared)
-            self._records = placement.place(self._kernel, prepared, self.num_records, self._mesh)
             self._plain_kernel = sums.AutodiffKernel(model, prepared)
+            if self._stream is None:
+                self._records = placement.place(self._kernel, prepared, self._layout)
+            else:
+                self._records = {}
+                rows = self._rows_of_a_chunk()
+                chunk = placement.pad_rows(self._kernel, prepared, min(rows, self.num_records), rows)
+                self._chunk_shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), chunk)
         self._budget = self._check_budget(budget)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
@@ -178,7 +206,8 @@ class Curator:
             # Evaluated once: what is charged is what is answered, even if a user's bound is not a pure function.
             geometry = self._geometry(query, batch, other)
             cost = self._cost(query, len(batch), geometry)
-            noise = self._draw(query, len(batch))
+            # Several processes answer with the same noise: that of the first.
+            noise = placement.agree(self._draw(query, len(batch)))
             if self.budget is not None:
                 self.budget.spend(cost.mu, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
             release = self._answer(query, batch, other, noise, self._host_total, geometry)
@@ -310,6 +339,13 @@ class Curator:
         self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any
     ) -> jax.Array:
         """Return the un-noised integer sums. Secret: no caller may let them out without noise."""
+        if self._stream is not None:
+            return self._traced_stream_total(query, theta, proposal, *public)
+        return self._tile_total(records, query, theta, proposal, *public)
+
+    def _tile_total(
+        self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any
+    ) -> jax.Array:
         kernel = self._kernel_for(query)
         arguments = [theta, *([] if proposal is None else [proposal]), *public]
         tile_sum = _tile_sum(query, kernel, proposal is not None)
@@ -339,10 +375,64 @@ class Curator:
         )
         if key not in self._compiled:
             self._compiled[key] = jax.jit(
-                lambda records, theta, proposal, public: self._traced_total(records, query, theta, proposal, *public),
+                lambda records, theta, proposal, public: self._tile_total(records, query, theta, proposal, *public),
                 compiler_options=placement.COMPILER_OPTIONS,
             )
-        return np.asarray(self._compiled[key](self._records, theta, proposal, public))
+        if self._stream is None:
+            return np.asarray(self._compiled[key](self._records, theta, proposal, public))
+        total: Any = 0
+        rows = self._rows_of_a_chunk()
+        for chunk in self._stream.chunks(rows):
+            prepared, count = self.model.prepare_records(chunk)
+            padded = placement.pad_rows(self._kernel, prepared, count, rows)
+            total = total + np.asarray(self._compiled[key](padded, theta, proposal, public))
+        return np.asarray(total)
+
+    # ------------------------------------------------------------------ secret: records that do not fit into memory
+
+    def _rows_of_a_chunk(self) -> int:
+        """Return a whole number of tiles, about 2^18 rows. A function of the number of records."""
+        assert self._stream is not None
+        unit = 2 * placement.largest_tile(self._stream.num_records)
+        return max(1, _CHUNK_ROWS // unit) * unit
+
+    def _first_chunk(self, stream: Stream) -> tuple[Any, int]:
+        """Return the first chunk, for its shapes and dtypes, and the number of all records."""
+        if jax.process_count() > 1 or self._mesh.size > 1:
+            raise DataError("streamed records are read by one process onto one device; leave devices out")
+        if stream.num_records < 1:
+            raise DataError("data has 0 rows; give at least one record.")
+        chunks = stream.chunks(self._rows_of_a_chunk())
+        first, _ = self.model.prepare_records(next(chunks))
+        chunks.close()  # type: ignore[attr-defined]
+        return first, stream.num_records
+
+    def _traced_stream_total(
+        self, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any
+    ) -> jax.Array:
+        """Leave compiled code, add up all chunks, and come back with integers. They are noised inside, as always."""
+
+        def from_host(*arguments: Any) -> NDArray[np.int64]:
+            def work() -> NDArray[np.int64]:
+                with exact_arithmetic():
+                    values = [np.asarray(argument) for argument in arguments]
+                    other = values[1] if proposal is not None else None
+                    return self._host_total(query, values[0], other, *values[1 + (proposal is not None) :])
+
+            # In a thread of its own: compiled code may not be run from within compiled code's own thread.
+            with ThreadPoolExecutor(max_workers=1) as beside:
+                return beside.submit(work).result()
+
+        arguments = [jnp.asarray(argument) for argument in (theta, *([] if proposal is None else [proposal]), *public)]
+        shape = jax.eval_shape(
+            lambda records, theta, proposal, public: self._tile_total(records, query, theta, proposal, *public),
+            self._chunk_shapes,
+            theta,
+            proposal,
+            public,
+        )
+        result: jax.Array = io_callback(from_host, shape, *arguments)
+        return result
 
     # ------------------------------------------------------------------ questions from compiled code
 
@@ -350,6 +440,15 @@ class Curator:
     def secret_records(self) -> Any:
         """The placed records, to be passed as an argument to a compiled block that binds an oracle. Nothing else."""
         return self._records
+
+    @property
+    def draws_noise(self) -> bool:
+        """Whether this process draws the noise: of several, only the first does; it is then agreed upon."""
+        return jax.process_index() == 0
+
+    def agree(self, tree: Any) -> Any:
+        """Return the first process's values, replicated on the curator's devices."""
+        return placement.replicate(self._mesh, placement.agree(tree))
 
     @property
     def replicated(self) -> jax.sharding.NamedSharding:
@@ -377,6 +476,8 @@ class Curator:
                 return self._answer(log_ratio, theta, proposal, [noise[:, None]], total)
 
             def answer_batch_gradient(theta: jax.Array, batch: Batch, noise: jax.Array) -> AnyRelease:
+                if self._stream is not None:
+                    raise QueryError("minibatch samplers look up random rows; load the records into memory for them")
                 if not isinstance(gradient, BatchGradient):
                     raise QueryError("this sampler declared no batch gradient, so its oracle answers none")
                 return self._answer_batch(records, gradient, theta, batch, noise)
@@ -392,10 +493,9 @@ class Curator:
         spacing, bound = jnp.asarray(query.spacing(lattice)), jnp.asarray(float(lattice.bound))
         kernel = self._kernel if lattice.bound >= _CLOSED_FORM_BOUND else self._plain_kernel
         total = placement.sum_over_batches(
-            self._mesh,
+            self._layout,
             kernel,
             query.rows(self.num_records),
-            self.num_records,
             lambda tile, one_theta: kernel.gradient_sum(tile, one_theta, spacing, bound),
             records,
             theta,
@@ -414,6 +514,8 @@ class Curator:
         """
         if self.private:
             raise NotPrivateError("a private curator has no noise-free oracle; use noise=NoNoiseNotPrivate()")
+        if self._stream is not None:
+            raise QueryError("samplers without noise need the records in memory; load the file first")
         gradient_bound = np.inf if gradient_clip is None else gradient_clip
 
         def bind(records: Any) -> Oracle:

@@ -9,13 +9,15 @@ the block size or on the number of devices, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from numpy.typing import NDArray
 
 from dpmcmc.curator.batches import Batch, draw_rows
 from dpmcmc.curator.queries import MAX_TILE_ROWS
@@ -23,13 +25,14 @@ from dpmcmc.curator.sums import Kernel, join, stored
 from dpmcmc.errors import QueryError
 
 _AXIS = "records"
-# How the curator's sums are compiled. Both switches make the rounding of a record's floats independent of what
-# stands around it; neither costs speed here.
+# How the curator's sums are compiled. The first two make the rounding of a record's floats independent of what stands
+# around it; none costs speed here.
 # - The algebraic simplifier rewrites floating-point expressions (x/exp(y) to x·exp(−y), say) in some modules and not
 #   in others, depending on the number of devices.
 # - YNNPACK fusions choose their order of operations by shape (and those of jaxlib 0.10.2 can crash without the
 #   simplifier).
-# The third is for speed: integers are added by a plain loop, which the compiler vectorises, not by a tree.
+# - Integers are added by a plain loop, which the compiler vectorises, not by a tree.
+# - The newer fusion emitters of jaxlib 0.10.2 overflow their stack on some programs that were not simplified.
 COMPILER_OPTIONS = {
     "xla_disable_hlo_passes": "algsimp,tree_reduction_rewriter",
     "xla_cpu_experimental_ynn_fusion_type": "",
@@ -38,19 +41,62 @@ COMPILER_OPTIONS = {
 
 
 def make_mesh(devices: int | Sequence[jax.Device] | None) -> Mesh:
-    """Turn ``devices`` (None: the first one; a number; or a list) into a one-dimensional mesh."""
+    """Turn ``devices`` (a number or a list; None: the first, or all if there are several processes) into a mesh."""
     available = jax.devices()
     if devices is None:
-        chosen = available[:1]
+        chosen = available[:1] if jax.process_count() == 1 else available
     elif isinstance(devices, int) and not isinstance(devices, bool):
         if not 1 <= devices <= len(available):
             raise QueryError(f"devices = {devices}, but JAX sees {len(available)}; ask for 1 to {len(available)}")
         chosen = available[:devices]
     else:
-        chosen = list(devices)  # type: ignore[arg-type]
-        if not chosen:
-            raise QueryError("devices is empty; give at least one")
+        try:
+            chosen = list(devices)  # type: ignore[arg-type]
+        except TypeError:
+            chosen = []
+        if not chosen or not all(isinstance(device, jax.Device) for device in chosen):
+            raise QueryError(f"devices = {devices!r} must be a number, or a list of JAX devices such as jax.devices()")
+    if {device.process_index for device in chosen} != set(range(jax.process_count())):
+        raise QueryError("devices leave a process without any; every process holds records, so give all jax.devices()")
     return Mesh(np.array(chosen), (_AXIS,))
+
+
+def rows_of_processes(local: int) -> list[int]:
+    """Return how many rows each process holds (public numbers)."""
+    if jax.process_count() == 1:
+        return [local]
+    return [int(count) for count in np.ravel(multihost_utils.process_allgather(np.asarray(local, np.int32)))]
+
+
+def agree(tree: Any) -> Any:
+    """Return process 0's values of a tree of arrays, on every process."""
+    if jax.process_count() == 1:
+        return tree
+    bare = jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf), tree)
+    shared = multihost_utils.broadcast_one_to_all(bare)
+    return jax.tree.map(lambda leaf, value: _as_key(value) if _is_key(leaf) else np.asarray(value), tree, shared)
+
+
+def replicate(mesh: Mesh, tree: Any) -> Any:
+    """Put a tree of arrays, equal on all processes, on all devices. (Within one process JAX does that itself.)"""
+    if jax.process_count() == 1:
+        return tree
+    sharding = NamedSharding(mesh, P())
+
+    def put(leaf: Any) -> Any:
+        value = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        placed = jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+        return _as_key(placed) if _is_key(leaf) else placed
+
+    return jax.tree.map(put, tree)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_key(words: Any) -> jax.Array:
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
 def largest_tile(num_records: int) -> int:
@@ -58,22 +104,58 @@ def largest_tile(num_records: int) -> int:
     return int(2 ** np.clip(np.floor(np.log2(num_records / 8)), 7, np.log2(MAX_TILE_ROWS)))
 
 
-def place(kernel: Kernel, records: Any, num_records: int, mesh: Mesh) -> Any:
-    """Pad the rows to whole tiles, two or more on every device, and put them there.
+class Layout(NamedTuple):
+    """Where the rows are: rows of every process (padding not counted), and rows of every device (with it)."""
 
-    Padding is zeros, masked out by the column ``real``.
-    """
-    unit = 2 * largest_tile(num_records) * mesh.size
-    padded = -(-num_records // unit) * unit
+    counts: list[int]
+    held: int
+    mesh: Mesh
+
+    @classmethod
+    def choose(cls, counts: list[int], mesh: Mesh) -> Layout:
+        """Spread rows evenly; the same whole number of tiles, two or more, on every device."""
+        unit = 2 * largest_tile(sum(counts))
+        owners = [device.process_index for device in mesh.devices]
+        most = max(-(-count // owners.count(process)) for process, count in enumerate(counts))
+        return cls(counts, max(1, -(-most // unit)) * unit, mesh)
+
+    def first_rows(self) -> NDArray[np.int64]:
+        """Return the number of the first row, in the order of processes, and how many there are, for each device."""
+        spans, seen = [], dict.fromkeys(range(len(self.counts)), 0)
+        for device in self.mesh.devices:
+            process = device.process_index
+            start = seen[process] * self.held
+            here = min(max(self.counts[process] - start, 0), self.held)
+            spans.append((sum(self.counts[:process]) + start, here))
+            seen[process] += 1
+        return np.array(spans, np.int64)
+
+
+def pad_rows(kernel: Kernel, records: Any, count: int, padded: int) -> Any:
+    """Compute what depends on one record alone, and pad with zeros, masked out by the column ``real``."""
 
     def pad(column: Any) -> Any:
         array = np.asarray(column)
-        return np.concatenate([array, np.zeros((padded - num_records, *array.shape[1:]), array.dtype)])
+        whole = np.zeros((padded, *array.shape[1:]), array.dtype)
+        whole[:count] = array
+        return whole
 
-    real = np.arange(padded) < num_records
-    tree = {"rows": records, **kernel.prepare(records)}
-    tree = {**jax.tree.map(pad, tree), "real": real}
-    return jax.device_put(tree, NamedSharding(mesh, P(_AXIS)))
+    tree = jax.tree.map(pad, {"rows": records, **kernel.prepare(records)})
+    return {**tree, "real": np.arange(padded) < count}
+
+
+def place(kernel: Kernel, records: Any, layout: Layout) -> Any:
+    """Pad this process's rows and put them on its devices."""
+    sharding = NamedSharding(layout.mesh, P(_AXIS))
+    process = jax.process_index()
+    local = layout.held * sum(device.process_index == process for device in layout.mesh.devices)
+    tree = pad_rows(kernel, records, layout.counts[process], local)
+    if jax.process_count() == 1:
+        return jax.device_put(tree, sharding)
+    whole = layout.held * layout.mesh.size
+    return jax.tree.map(
+        lambda leaf: jax.make_array_from_process_local_data(sharding, leaf, (whole, *leaf.shape[1:])), tree
+    )
 
 
 def sum_over_tiles(
@@ -126,10 +208,9 @@ def sum_over_tiles(
 
 
 def sum_over_batches(
-    mesh: Mesh,
+    layout: Layout,
     kernel: Kernel,
     rows: int,
-    num_records: int,
     batch_sum: Callable[..., jax.Array],
     records: Any,
     theta: jax.Array,
@@ -138,24 +219,26 @@ def sum_over_batches(
     """Σ over each chain's batch of ``batch_sum(tile, theta)``, looking up ``rows`` rows a chain. O(batch) work."""
 
     def on_one_device(local: Any, theta: jax.Array, batch: Batch) -> jax.Array:
-        held = len(local["real"])
-        start = jax.lax.axis_index(_AXIS) * held
+        start, held = jnp.asarray(layout.first_rows())[jax.lax.axis_index(_AXIS)]
+        always = jnp.all(batch.size >= 0)
 
         def one_chain(key: jax.Array, size: jax.Array, theta: jax.Array) -> jax.Array:
-            index, chosen = draw_rows(key, num_records, rows, size)
+            index, chosen = draw_rows(key, sum(layout.counts), rows, size)
             here = (index >= start) & (index < start + held)
             looked_up = jnp.where(here, index - start, 0)
 
             def cut() -> Any:
                 return kernel.cut(jax.tree.map(lambda column: column[looked_up], local))
 
-            tile = {**stored(cut, size >= 0), "real": chosen & here, "here": size >= 0}
+            tile = {**stored(cut, always), "real": chosen & here, "here": always}
             tile = kernel.load(tile, True)
             return join(batch_sum(tile, theta[None]))[0]
 
         keys = jax.random.split(batch.key, len(theta))
         return jax.lax.psum(jax.vmap(one_chain)(keys, batch.size, theta), _AXIS)
 
-    sharded = jax.shard_map(on_one_device, mesh=mesh, in_specs=(P(_AXIS), P(), P()), out_specs=P(), check_vma=False)
+    sharded = jax.shard_map(
+        on_one_device, mesh=layout.mesh, in_specs=(P(_AXIS), P(), P()), out_specs=P(), check_vma=False
+    )
     result: jax.Array = sharded(records, theta, batch)
     return result

@@ -77,13 +77,16 @@ class Random:
 
 
 def draw_noise(curator: Curator, queries: Queries, random: Random, shape: Shape, block: int) -> Noise:
-    """Draw the noise of one block on the host: draws × thin × (…). Steps that will not run get none."""
+    """Draw the noise of one block on the host: draws × thin × (…). Steps that will not run get none.
+
+    Of several processes only the first draws; the others hold zeros, until all agree on what the first has drawn.
+    """
     chains, dimension = shape.num_chains, curator.model.dimension
     active = shape.draws_in(block)
 
     def draw(query: Any, *rest: int) -> Any:
         whole = np.zeros((shape.draws_per_block, shape.thin, *rest), np.int64)
-        if query is not None:
+        if query is not None and curator.draws_noise:
             scale = query.lattice(curator.num_records, dimension).noise_scale
             whole[:active] = curator.noise.draw(scale, (active, shape.thin, *rest))
         return whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpmcmc import checks
 from dpmcmc.curator import Curator, ExactNoise, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
+from dpmcmc.curator import records as placement
 from dpmcmc.curator.curator import exact_arithmetic
 from dpmcmc.errors import QueryError
 from dpmcmc.inference import planning
@@ -49,6 +50,7 @@ def sample(
     thin: int = 1,
     progress: bool = True,
     seed: int | None = None,
+    devices: int | Sequence[jax.Device] | None = None,
 ) -> Posterior:
     """Draw from the posterior, privately.
 
@@ -57,7 +59,8 @@ def sample(
     model
         A :class:`dpmcmc.Model`.
     data
-        The records, one row per person.
+        The records, one row per person; or a :class:`dpmcmc.data.ParquetRecords`, for a file larger than memory. If
+        the whole table is float32, so is the arithmetic (see the page on speed and scale in the docs).
     sampler
         Settings: ``DPHMC(...)``, ``DPPenalty(...)``, ``DPSGLD(...)``, ``DPSGNHT(...)``; or, on data that are not
         secret, ``HMC(...)`` or ``RWMH(...)``, which take no budget.
@@ -78,6 +81,9 @@ def sample(
         Show a progress bar, if there is a terminal.
     seed
         For reproducible research: a seeded run is marked *not private* everywhere it is shown.
+    devices
+        Number or list of JAX devices to spread the records over. Default: one, or, under ``jax.distributed``, all of
+        them: each process then gives its own part of the rows, and all get the same draws. Draws do not depend on it.
 
     Returns
     -------
@@ -96,7 +102,7 @@ def sample(
     num_chains, thin = checks.count("num_chains", num_chains), checks.count("thin", thin)
     noise = _noise_source(sampler, seed)
     with exact_arithmetic():
-        curator = Curator(model, data, _budget_maker(sampler, epsilon, delta), noise=noise)
+        curator = Curator(model, data, _budget_maker(sampler, epsilon, delta), noise=noise, devices=devices)
         num_records = curator.num_records
         queries = sampler.queries(num_records)
         allowed = None
@@ -113,7 +119,8 @@ def sample(
             allowed = the_plan.num_steps
         steps = _number_of_steps(num_steps, allowed, thin)
         random = Random(seed)
-        init_key, state_key, run_key = jax.random.split(random.public_key, 3)
+        # Of several processes the first one decides.
+        init_key, state_key, run_key = jax.random.split(placement.agree(random.public_key), 3)
         theta = starting_points(model, init, num_chains, init_key)
         kernel = sampler.kernel(model, num_records)
         shape = choose_shape(num_chains, steps, thin)
@@ -179,7 +186,7 @@ def _number_of_warmup(num_warmup: int | None, num_draws: int) -> int:
 
 @contextmanager
 def _progress_bar(progress: bool, sampler: Sampler, shape: Shape) -> Iterator[Progress]:
-    if not (progress and sys.stderr.isatty()):
+    if not (progress and sys.stderr.isatty() and jax.process_index() == 0):
         yield no_progress
         return
     with terminal_progress(sampler.name, shape.num_draws * shape.thin) as report:
@@ -191,9 +198,12 @@ def _start(curator: Curator, queries: Queries, bind: Any, kernel: Any, key: jax.
     chains, dimension = theta.shape
     noise = np.zeros((queries.gradients_at_start, chains, dimension), np.int64)
     if queries.gradients_at_start and queries.gradient is not None:
-        noise = curator.noise.draw(queries.gradient.lattice(curator.num_records, dimension).noise_scale, noise.shape)
+        if curator.draws_noise:
+            scale = queries.gradient.lattice(curator.num_records, dimension).noise_scale
+            noise = curator.noise.draw(scale, noise.shape)
         _charge(curator, queries, chains, gradients=queries.gradients_at_start, log_ratios=0)
-    return compile_start(bind, kernel, curator.replicated)(curator.secret_records, key, theta, noise)
+    start = compile_start(bind, kernel, curator.replicated)
+    return start(curator.secret_records, *curator.agree((key, theta, noise)))
 
 
 def _charge(curator: Curator, queries: Queries, chains: int, *, gradients: int, log_ratios: int) -> None:
@@ -253,9 +263,8 @@ def _run_blocks(
                     log_ratios=steps * queries.log_ratios_per_step,
                 )
                 charged += steps
-                state, drawn, info = run(
-                    curator.secret_records, state, jax.random.fold_in(key, block), noise, jnp.asarray(active)
-                )
+                inputs = curator.agree((jax.random.fold_in(key, block), noise, jnp.asarray(active)))
+                state, drawn, info = run(curator.secret_records, state, *inputs)
                 done.append(jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[:active], (drawn, info)))
                 report(steps, done[-1][1], curator.budget)
         except KeyboardInterrupt:

@@ -123,8 +123,8 @@ def write_parquet(path: Path, table: Table) -> bool:
     """Write a table as Parquet if pyarrow is installed; return whether it is."""
     if importlib.util.find_spec("pyarrow") is None:
         return False
-    import pyarrow  # type: ignore[import-untyped]
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow
+    import pyarrow.parquet
 
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), buffer)

@@ -1,0 +1,201 @@
+"""The same draws, bit for bit: on 1, 2, 3 and 8 devices, by 1 and 2 processes, in memory and streamed from a file."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpmcmc
+from dpmcmc.errors import DataError, QueryError
+
+pyarrow = pytest.importorskip("pyarrow")
+ROOT = Path(__file__).parents[2]
+NUM_RECORDS = 20_011
+NAMES = ["a", "b", "c"]
+
+
+def table(num_records=NUM_RECORDS, dtype=np.float32):
+    generator = np.random.default_rng(5)
+    X = generator.normal(size=(num_records, 3)).astype(dtype)
+    y = (generator.random(num_records) < 1 / (1 + np.exp(-X[:, 0]))).astype(dtype)
+    return {"X": X, "y": y}
+
+
+def write(path, records, row_group_size=3_000):
+    import pyarrow.parquet
+
+    columns = {name: records["X"][:, j] for j, name in enumerate(NAMES)} | {"y": records["y"]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=row_group_size)
+    return dpmcmc.data.ParquetRecords(path, {"X": NAMES, "y": "y"})
+
+
+SAMPLERS = {
+    "hmc": dpmcmc.DPHMC(0.01, 3, 3.0, 3.0, ratio_noise=3.0, gradient_noise=10.0),
+    "penalty": dpmcmc.DPPenalty(0.01, 3.0, ratio_noise=3.0),
+    "sgld": dpmcmc.DPSGLD(batch_size=100, gradient_clip=3.0, step_size=1e-5),
+}
+
+
+def run(data, sampler="hmc", **options):
+    posterior = dpmcmc.sample(
+        dpmcmc.models.LogisticRegression(3),
+        data,
+        sampler=SAMPLERS[sampler],
+        epsilon=15.0,
+        delta=1e-6,
+        num_steps=7,
+        num_warmup=0,
+        init=np.tile([0.0, 1.0, 0.0, 0.0], (4, 1)),
+        seed=2,
+        progress=False,
+        **options,
+    )
+    draws = np.concatenate([posterior.draws["intercept"][..., None], posterior.draws["coefficients"]], axis=-1)
+    assert np.std(draws, axis=1).min() > 0.0, "a chain that does not move shows nothing"
+    return draws
+
+
+def as_text(draws):
+    return np.ascontiguousarray(draws).tobytes().hex()
+
+
+def in_a_process(script, **environment):
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_draws_do_not_depend_on_devices():
+    script = (
+        "from tests.inference.test_scale import *; import json; "
+        "print(json.dumps({s: [as_text(run(table(), s, devices=k)) for k in (1, 2, 3, 8)] for s in ('hmc', 'sgld')}))"
+    )
+    texts = in_a_process(script, XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    for name, by_device in texts.items():
+        assert by_device == [as_text(run(table(), name))] * 4
+
+
+def test_twin_another_row_gives_other_draws():
+    other = table()
+    other["X"][7, 1] += 0.5
+    assert as_text(run(other)) != as_text(run(table()))
+
+
+def test_two_processes_draw_what_one_draws(tmp_path):
+    """The documented script, as it is: two processes, each with its part of the rows, against one with all."""
+    for processes in (0, 2):
+        command = [sys.executable, str(ROOT / "examples" / "cluster.py"), "--seed", "3", "--out", f"{processes}.nc"]
+        command += ["--local", str(processes)] if processes else []
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        result = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env=environment
+        )
+        assert result.returncode == 0, result.stderr[-2000:]
+    one, two = dpmcmc.load(tmp_path / "0.nc"), dpmcmc.load(tmp_path / "2.nc")
+    assert one.draws["coefficients"].std() > 0.0
+    for name, values in one.draws.items():
+        assert np.array_equal(values, two.draws[name])
+
+
+@pytest.mark.parametrize("sampler", ["hmc", "penalty"])
+def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch, sampler):
+    from dpmcmc.curator import curator as curator_module
+
+    monkeypatch.setattr(curator_module, "_CHUNK_ROWS", 4096)  # several chunks, none of which ends with a row group
+    records = table()
+    assert np.array_equal(run(write(tmp_path / "table.parquet", records), sampler), run(records, sampler))
+
+
+def test_streamed_answers_are_those_in_memory(tmp_path):
+    """Questions from the host, in float64, with a missing value."""
+    records = table(dtype=np.float64)
+    records["X"][3, 1] = np.nan
+    stream = write(tmp_path / "table.parquet", records)
+    model, query = dpmcmc.models.LogisticRegression(3), dpmcmc.curator.Gradient(2.0, 5.0)
+    answers = [
+        dpmcmc.Curator(model, data, noise=dpmcmc.curator.NoNoiseNotPrivate()).ask(query, np.zeros(4)).value
+        for data in (stream, records)
+    ]
+    assert np.array_equal(*answers)
+
+
+def test_what_cannot_be_streamed_is_refused(tmp_path):
+    stream = write(tmp_path / "table.parquet", table())
+    with pytest.raises(QueryError, match="memory"):
+        run(stream, "sgld")
+    with pytest.raises(QueryError, match="memory"):
+        dpmcmc.sample(dpmcmc.models.LogisticRegression(3), stream, sampler=dpmcmc.HMC(0.01, 3), num_steps=3)
+    write(tmp_path / "table.parquet", table(NUM_RECORDS + 1))
+    with pytest.raises(DataError, match="changed"):
+        run(stream)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (["a", "nothing"], {}, "nothing"),
+        (["a", "text"], {}, "text"),
+        ([], {}, "columns"),
+        ("a", {}, "columns"),
+        (["a"], {"dtype": "int8"}, "int8"),
+    ],
+)
+def test_bad_columns_are_named(tmp_path, columns, options, message):
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, 2.0], "text": ["x", "y"]}), tmp_path / "small.parquet")
+    with pytest.raises(DataError, match=message):
+        dpmcmc.data.ParquetRecords(tmp_path / "small.parquet", columns, **options)
+
+
+def test_bad_files_are_named(tmp_path):
+    with pytest.raises(DataError, match="not a file"):
+        dpmcmc.data.ParquetRecords(tmp_path / "none.parquet", ["a"])
+    (tmp_path / "text.parquet").write_text("secret 42")
+    with pytest.raises(DataError, match="Parquet") as caught:
+        dpmcmc.data.ParquetRecords(tmp_path / "text.parquet", ["a"])
+    assert "42" not in str(caught.value)
+
+
+def test_bad_devices_are_refused():
+    for devices in (0, 99, [], "two", 1.5, True):
+        with pytest.raises(QueryError, match="devices"):
+            run(table(100), devices=devices)
+
+
+@pytest.mark.slow
+def test_twenty_million_rows_stay_below_two_gigabytes(tmp_path):
+    """Streamed from a file; the peak of resident memory of a process of its own, of which JAX itself is a part."""
+    import pyarrow.parquet
+
+    path = tmp_path / "large.parquet"
+    generator = np.random.default_rng(0)
+    schema = pyarrow.schema([(name, pyarrow.float32()) for name in [*NAMES, "y"]])
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        for _ in range(20):
+            columns = [generator.normal(size=1_000_000).astype(np.float32) for _ in range(3)]
+            columns.append((columns[0] > 0).astype(np.float32))
+            writer.write_table(pyarrow.table(columns, schema=schema), row_group_size=250_000)
+    script = (
+        "import json, numpy as np, dpmcmc; "
+        f"data = dpmcmc.data.ParquetRecords({str(path)!r}, {{'X': {NAMES}, 'y': 'y'}}); "
+        "sampler = dpmcmc.DPHMC(1e-4, 2, 3.0, 3.0, ratio_noise=30.0, gradient_noise=30.0); "
+        "p = dpmcmc.sample(dpmcmc.models.LogisticRegression(3), data, sampler=sampler, epsilon=4.0, delta=1e-8, "
+        "num_steps=2, init=np.zeros((4, 4)), progress=False); "
+        "peak = [line for line in open('/proc/self/status') if line.startswith('VmHWM')][0].split()[1]; "
+        "print(json.dumps([p.privacy.num_records, int(peak)]))"
+    )
+    num_records, kilobytes = in_a_process(script)
+    assert num_records == 20_000_000
+    assert kilobytes < 2 * 1024**2
