@@ -508,7 +508,7 @@ class Curator:
     def noise_free_oracle_not_private(
         self, gradient_clip: float | None, ratio_clip: float | None
     ) -> Callable[[Any], Oracle]:
-        """Like ``oracle``, with plain float64 sums and no noise, for research samplers; None: no clipping.
+        """Like ``oracle``, with no noise, for research samplers; None: no clipping.
 
         Refused by a private curator.
         """
@@ -516,7 +516,6 @@ class Curator:
             raise NotPrivateError("a private curator has no noise-free oracle; use noise=NoNoiseNotPrivate()")
         if self._stream is not None:
             raise QueryError("samplers without noise need the records in memory; load the file first")
-        gradient_bound = np.inf if gradient_clip is None else gradient_clip
 
         def bind(records: Any) -> Oracle:
             def add_up(tile_sum: Callable[..., Any], *public: jax.Array, gradient: bool) -> jax.Array:
@@ -532,7 +531,14 @@ class Curator:
                 )
 
             def gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
-                value = add_up(partial(sums.plain_gradient_sum, self._kernel, gradient_bound), theta, gradient=True)
+                if gradient_clip is None:
+                    value = add_up(partial(sums.plain_gradient_sum, self._kernel), theta, gradient=True)
+                else:
+                    # The sums of private runs, which are faster; their lattice is far below what a gradient needs.
+                    query = Gradient(gradient_clip, 1.0)
+                    lattice = query.lattice(self.num_records, self.model.dimension)
+                    spacing = query.spacing(lattice)
+                    value = spacing * self._tile_total(records, query, theta, None, spacing, float(lattice.bound))
                 return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
 
             def log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:

@@ -304,7 +304,9 @@ class RegressionKernel:
         features = np.asarray(records["X"])
         ones = int(self.model.intercept) + int(self.model.num_groups > 0)
         with np.errstate(all="ignore"):
-            largest = np.max(np.abs(features), axis=1, initial=1.0 if ones else 0.0).astype(np.float64)
+            # Without np.abs of it all, which would be a second copy of the features.
+            largest = np.maximum(np.max(features, axis=1, initial=0.0), -np.min(features, axis=1, initial=0.0))
+            largest = np.maximum(largest.astype(np.float64), 1.0 if ones else 0.0)
             usable = np.isfinite(largest)
             largest = np.where(usable & (largest > 0.0), largest, 1.0)
             _, exponent = np.frexp(largest)
@@ -481,14 +483,11 @@ def magnitudes(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array
     return jnp.abs(ratio), jnp.isfinite(ratio) & tile["real"]
 
 
-def plain_gradient_sum(kernel: Kernel, bound: float, tile: Tile, theta: jax.Array) -> Any:
-    """Σ clip(score) with no lattice: for noise-free research runs only."""
+def plain_gradient_sum(kernel: Kernel, tile: Tile, theta: jax.Array) -> Any:
+    """Σ score, neither clipped nor on a lattice: for noise-free research runs only."""
     scores = kernel.scores(tile, theta)
     counts = _all_finite(scores) & tile["real"]
-    norm = jnp.sqrt(_sum_of_squares(scores))
-    factor = jnp.where(norm > bound, bound / norm, 1.0)
-    clipped = [jnp.where(counts, score * factor, 0.0).astype(jnp.float64) for score in scores]
-    return [_row_sums(score) for score in clipped]
+    return [_row_sums(jnp.where(counts, score, 0.0).astype(jnp.float64)) for score in scores]
 
 
 def plain_ratio_sum(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array, bound: jax.Array) -> Any:
