@@ -313,5 +313,7 @@ class TestCommand:
         assert answer.stderr.startswith("Error: blackjax is not installed")
         assert "pip install 'dpmcmc[bench]'" in answer.stderr
         assert not (tmp_path / "new").exists()
+        monkeypatch.chdir(tmp_path)
+        assert command(code=1).stderr == answer.stderr  # with no argument at all
         with pytest.raises(benchmarks.MissingPeerError):
             benchmarks.run(TINY)

@@ -709,7 +709,7 @@ class _JsonMayStandAlone(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put in the value that was left out."""
         complete = []
-        for argument, following in zip(args, [*args[1:], "--"], strict=True):
+        for argument, following in zip(args, [*args[1:], "--"], strict=False):
             complete.append(argument)
             if argument == "--json" and following.startswith("--"):
                 complete.append("-")

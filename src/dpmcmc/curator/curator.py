@@ -566,7 +566,9 @@ def _tile_sum(query: Query, kernel: sums.Kernel, with_proposal: bool) -> Callabl
             def log_ratio(
                 tile: sums.Tile, theta: jax.Array, proposal: jax.Array, spacing: jax.Array, bound: jax.Array
             ) -> jax.Array:
-                ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
+                # Both ends in one evaluation.
+                both = kernel.log_likelihood(tile, jnp.concatenate([proposal, theta]))
+                ratio = both[: len(theta)] - both[len(theta) :]
                 return sums.ratio_sum(ratio, spacing, bound, tile["real"])
 
             return log_ratio
