@@ -130,6 +130,19 @@ def test_streamed_answers_are_those_in_memory(tmp_path):
     assert np.array_equal(*answers)
 
 
+def test_a_record_out_of_range_raises_no_warning(tmp_path, recwarn):
+    """A warning of NumPy's would tell that some record has such a value."""
+    import pyarrow.parquet
+
+    columns = {"a": [1e300, 2.0, None], "y": [0.0, 1.0, 1.0], "g": [1e300, 1.0, None]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "odd.parquet")
+    data = dpmcmc.data.ParquetRecords(tmp_path / "odd.parquet", {"X": ["a"], "y": "y", "group": "g"}, dtype="float32")
+    (chunk,) = data.chunks(10)
+    assert chunk["group"].tolist()[1:] == [1, -1]
+    assert np.isnan(chunk["X"][2, 0])
+    assert not recwarn.list
+
+
 def test_what_cannot_be_streamed_is_refused(tmp_path):
     stream = write(tmp_path / "table.parquet", table())
     with pytest.raises(QueryError, match="memory"):

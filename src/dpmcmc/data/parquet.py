@@ -145,7 +145,9 @@ class ParquetRecords:
                 return np.where(np.isfinite(values), values, -1.0).astype(np.int32)
             return values.astype(self._dtype)
 
-        return column(names) if isinstance(names, str) else np.stack([column(name) for name in names], axis=1)
+        # NumPy would warn of an overflow, and so tell that some record has one.
+        with np.errstate(all="ignore"):
+            return column(names) if isinstance(names, str) else np.stack([column(name) for name in names], axis=1)
 
 
 def _pyarrow_parquet() -> Any:
