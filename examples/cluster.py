@@ -4,8 +4,8 @@ As it is, on this machine alone, with two processes:
 
     python examples/cluster.py --local 2
 
-On a cluster, start one process per machine (with Slurm or MPI, `srun python examples/cluster.py`: JAX finds the
-others by itself), or tell each who it is:
+On a cluster, start one process per machine. Under Slurm or Open MPI JAX can find the others by itself
+(`srun python examples/cluster.py --find-others`); elsewhere tell each who it is:
 
     python examples/cluster.py --coordinator HOST:PORT --processes 4 --process 0    # and 1, 2, 3 on the others
 
@@ -36,9 +36,13 @@ def run(arguments):
     """Join the others, sample, and let process 0 write."""
     import jax
 
-    if arguments.processes > 1 or arguments.coordinator:
+    if arguments.find_others or arguments.coordinator:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(arguments.coordinator, arguments.processes, arguments.process)
+        who = {} if arguments.find_others else {"num_processes": arguments.processes, "process_id": arguments.process}
+        jax.distributed.initialize(arguments.coordinator, **who)
+    elif arguments.processes > 1:
+        # Going on alone would be several private runs over the same people, each with a budget of its own.
+        sys.exit("--processes needs --coordinator HOST:PORT, so that the processes find each other")
     import numpy as np
 
     import dpmcmc
@@ -83,6 +87,7 @@ def start_local(arguments):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--local", type=int, default=0, help="start so many processes on this machine")
+    parser.add_argument("--find-others", action="store_true", help="let JAX ask Slurm or Open MPI")
     parser.add_argument("--coordinator", help="HOST:PORT of process 0")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--process", type=int, default=0)

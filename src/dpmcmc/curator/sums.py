@@ -5,13 +5,15 @@ floats into integers with an enforced bound and add them up. A float may be roun
 the integer: the bound is checked on the integer itself, and a record that fails the check, or that is NaN or
 infinite anywhere, contributes exactly 0.
 
-| record's quantity       | contributes                                              |
-|-------------------------|----------------------------------------------------------|
-| norm ≤ C                | itself, truncated (regressions: rounded) to the lattice  |
-| norm > C, finite        | its direction at norm C                                  |
-| zero                    | zero                                                     |
-| NaN or ±inf anywhere    | zero, and changes no other record's contribution         |
-| padding                 | zero                                                     |
+| record's quantity                       | contributes                                       |
+|-----------------------------------------|---------------------------------------------------|
+| norm ≤ C                                | itself, rounded to the lattice                    |
+| norm > C                                | its direction at norm C                           |
+| zero                                    | zero                                              |
+| NaN or ±inf anywhere                    | zero, and changes no other record's contribution  |
+| so long that its squared norm overflows | zero (not in regressions): beyond about 10^13·C   |
+|                                         | in float32, 10^140·C in float64                   |
+| padding                                 | zero                                              |
 """
 
 from __future__ import annotations
