@@ -1,14 +1,36 @@
 """Folders and files that commands leave for people: checked beforehand, written whole or not at all.
 
-It writes the bytes that it is given and knows nothing of what they mean.
+It writes the bytes that it is given and knows nothing of what they mean. Pictures share their look from here.
 """
 
 import os
 import secrets
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from dpmcmc.errors import DPMCMCError
+
+# Colours of text and lines, and the look of all pictures; a picture adds what is its own.
+INK, MUTED, LINE = "#1b1f24", "#59636e", "#d0d7de"
+PICTURE_STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titlecolor": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "text.color": INK,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    "pdf.fonttype": 42,
+}
 
 
 class OutputError(DPMCMCError):

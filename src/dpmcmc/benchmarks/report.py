@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from dpmcmc.benchmarks.measure import FULL, Results, Sizes
 from dpmcmc.benchmarks.timing import Timing
-from dpmcmc.output import OutputError, replace_file
+from dpmcmc.output import INK, LINE, PICTURE_STYLE, OutputError, replace_file
 
 
 class Target(NamedTuple):
@@ -251,31 +251,12 @@ def as_json(results: Results) -> str:
 # ---------------------------------------------------------------------------------------------------- the plot
 
 # Colours of Okabe and Ito; markers and hatching say the same.
-_INK, _MUTED, _LINE = "#1b1f24", "#59636e", "#d0d7de"
 _OURS, _PEER, _TARGET = "#0072b2", "#e69f00", "#d55e00"
 _TARGET_LINES: tuple[tuple[Literal["-", "--"], str], ...] = (
     ("-", "target: at least this"),
     ("--", "target: at most this"),
 )
-_STYLE: Any = {  # Any, as matplotlib's stubs differ between versions
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titlecolor": _INK,
-    "axes.titlelocation": "left",
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "text.color": _INK,
-    "legend.frameon": False,
-    "hatch.linewidth": 0.6,
-    "pdf.fonttype": 42,
-}
+_STYLE: Any = PICTURE_STYLE | {"axes.titlelocation": "left"}  # Any, as matplotlib's stubs differ between versions
 
 
 def figure(results: Results) -> Figure:
@@ -327,7 +308,7 @@ def _scale(axis: Axes, results: Results, name: str, numbers: tuple[int, ...]) ->
         low, high = ([1e3 * getattr(t, side) for _, t in points] for side in ("lower_quartile", "upper_quartile"))
         axis.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
     axis.set(xscale="log", yscale="log", ylabel="ms")
-    axis.grid(color=_LINE, linewidth=0.5)
+    axis.grid(color=LINE, linewidth=0.5)
     if name == "chains":
         axis.set_xticks(list(numbers), [str(number) for number in numbers])
         axis.xaxis.set_minor_locator(NullLocator())
@@ -341,7 +322,7 @@ def _devices(axis: Axes, results: Results) -> None:
         [[1e3 * t.lower_quartile for t in timings], [1e3 * t.upper_quartile for t in timings]] - np.array(heights)
     )
     axis.bar([str(number) for number in results.sizes.devices], heights, color=_OURS, width=0.5)
-    axis.errorbar(range(len(heights)), heights, spread, fmt="none", ecolor=_INK, elinewidth=1, capsize=3)
+    axis.errorbar(range(len(heights)), heights, spread, fmt="none", ecolor=INK, elinewidth=1, capsize=3)
     axis.set(title="… against devices of one machine", xlabel="devices", ylabel="ms")
     axis.set_ylim(bottom=0.0)
 

@@ -20,13 +20,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 from scipy.stats import gaussian_kde
 
-from dpmcmc.output import replace_file
+from dpmcmc.output import INK, LINE, MUTED, PICTURE_STYLE, replace_file
 from dpmcmc.studies import settings
 from dpmcmc.studies.tables import MEASURES, Table
 
 Array = NDArray[np.float64]
 
-_INK, _MUTED, _LINE = "#1b1f24", "#59636e", "#d0d7de"
 _BLUE, _ORANGE, _GREEN, _VERMILLION, _PURPLE, _SKY = (
     "#0072b2",
     "#e69f00",
@@ -35,25 +34,7 @@ _BLUE, _ORANGE, _GREEN, _VERMILLION, _PURPLE, _SKY = (
     "#cc79a7",
     "#56b4e9",
 )
-_STYLE: Any = {  # Any, as matplotlib's stubs differ between versions
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titlecolor": _INK,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "text.color": _INK,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "hatch.linewidth": 0.6,
-    "pdf.fonttype": 42,
-}
+_STYLE: Any = PICTURE_STYLE | {"legend.fontsize": 9}  # Any, as matplotlib's stubs differ between versions
 _COLOURS = {
     "dp-hmc": _BLUE,
     "dp-penalty": _ORANGE,
@@ -164,7 +145,7 @@ def _boxes(axis: Any, table: Table, model: str, measure: str, chosen: Sequence[s
             showcaps=False,
             manage_ticks=False,
             boxprops=look | {"linewidth": 0.8},
-            medianprops={"color": _INK, "linewidth": 1.3},
+            medianprops={"color": INK, "linewidth": 1.3},
             whiskerprops={"color": look["edgecolor"], "linewidth": 0.9},
         )
         beside = [
@@ -174,23 +155,23 @@ def _boxes(axis: Any, table: Table, model: str, measure: str, chosen: Sequence[s
         dots = {"color": look["edgecolor"], "markersize": 1.6, "alpha": 0.8, "markeredgewidth": 0}
         axis.plot(np.concatenate(beside), np.concatenate(values), "o", **dots)
     for edge in range(len(levels) - 1):
-        axis.axvline(edge + 0.5, color=_LINE, linewidth=0.6, zorder=0)
+        axis.axvline(edge + 0.5, color=LINE, linewidth=0.6, zorder=0)
     axis.set_xlim(-0.5, max(0.5, len(levels) - 0.5))
     axis.set_xticks(range(len(levels)), [f"{level:g}" for level in levels])
     axis.tick_params(axis="x", length=0)
     axis.set_xlabel("Privacy budget ε")
     axis.set_ylabel(_AXES[measure])
     if not any_value:
-        axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", color=_MUTED)
+        axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", color=MUTED)
     elif measure in _LOGARITHMIC:
         _logarithmic(axis)
         if measure == "max_r_hat":
-            axis.axhline(1.05, color=_MUTED, linewidth=0.8, linestyle=":")
+            axis.axhline(1.05, color=MUTED, linewidth=0.8, linestyle=":")
             axis.set_ylim(bottom=0.98)
     else:
         axis.set_ylim(0.0, 1.0 if measure == "acceptance" else None)
         if measure != "acceptance":
-            axis.axhline(settings.CLIPPED_GUIDELINE, color=_MUTED, linewidth=0.8, linestyle=":")
+            axis.axhline(settings.CLIPPED_GUIDELINE, color=MUTED, linewidth=0.8, linestyle=":")
             axis.set_ylim(0.0, max(axis.get_ylim()[1], 1.15 * settings.CLIPPED_GUIDELINE))
 
 
@@ -218,7 +199,7 @@ def _logarithmic(axis: Any) -> None:
     axis.yaxis.set_major_locator(LogLocator(base=10.0, subs=subs, numticks=12))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.grid(axis="y", color=_LINE, linewidth=0.5, alpha=0.7)
+    axis.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.7)
     axis.set_axisbelow(True)
 
 
@@ -383,16 +364,16 @@ def clipping_figure(table: Table) -> Figure:
             left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             _logarithmic(left)
             right.set(xlabel="Log-ratios clipped (%)", xlim=(-3.0, 103.0))
-            right.grid(axis="y", color=_LINE, linewidth=0.5, alpha=0.7)
-            right.axvline(100.0 * settings.CLIPPED_GUIDELINE, color=_MUTED, linewidth=0.9, linestyle=":")
+            right.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.7)
+            right.axvline(100.0 * settings.CLIPPED_GUIDELINE, color=MUTED, linewidth=0.9, linestyle=":")
             for axis in (left, right):
                 axis.set_title(_TITLES[model])
         handles: list[Any] = [
             Line2D([], [], linestyle="", marker=marker, color=colour, label=f"{settings.CLIPPING_ROWS[name]}, one run")
             for name, (marker, colour, _) in _CLIPPING_LOOKS.items()
         ]
-        handles.append(Line2D([], [], color=_INK, linewidth=1.0, label="median of the runs"))
-        handles.append(Line2D([], [], color=_MUTED, linestyle=":", label="the paper's guideline, 20 %"))
+        handles.append(Line2D([], [], color=INK, linewidth=1.0, label="median of the runs"))
+        handles.append(Line2D([], [], color=MUTED, linestyle=":", label="the paper's guideline, 20 %"))
         figure.legend(handles=handles, loc="outside lower center", ncols=4, columnspacing=2.0)
     return figure
 
