@@ -128,7 +128,8 @@ class Curator:
             model.check(prepared)
             self._layout = placement.Layout.choose(counts, self._mesh)
             self._kernel = sums.make_kernel(model, prepared)
-            self._plain_kernel = sums.AutodiffKernel(model, prepared)
+            closed = isinstance(self._kernel, sums.RegressionKernel)
+            self._plain_kernel = sums.AutodiffKernel(model, prepared) if closed else self._kernel
             if self._stream is None:
                 self._records = placement.place(self._kernel, prepared, self._layout)
             else:
@@ -518,7 +519,9 @@ class Curator:
             raise QueryError("samplers without noise need the records in memory; load the file first")
 
         def bind(records: Any) -> Oracle:
-            def add_up(tile_sum: Callable[..., Any], *public: jax.Array, gradient: bool) -> jax.Array:
+            def add_up(
+                tile_sum: Callable[..., Any], *public: jax.Array, gradient: bool, dtype: Any = jnp.float64
+            ) -> jax.Array:
                 return placement.sum_over_tiles(
                     self._mesh,
                     self._kernel,
@@ -527,7 +530,7 @@ class Curator:
                     records,
                     *public,
                     gradient=gradient,
-                    dtype=jnp.float64,
+                    dtype=dtype,
                 )
 
             def gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
@@ -542,11 +545,17 @@ class Curator:
                 return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
 
             def log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:
-                distance = jnp.linalg.norm(proposal - theta, axis=-1)
-                bound = jnp.full(len(theta), jnp.inf) if ratio_clip is None else ratio_clip * distance
-                total = add_up(partial(sums.plain_ratio_sum, self._kernel), theta, proposal, bound, gradient=False)
                 zeros = jnp.zeros(len(theta))
-                return NotPrivateRelease(total[:, 0], zeros, zeros, clipped=total[:, 1] / self.num_records)
+                if ratio_clip is None:
+                    total = add_up(partial(sums.plain_ratio_sum, self._kernel), theta, proposal, gradient=False)
+                    return NotPrivateRelease(total, zeros, zeros, clipped=zeros)
+                query = LogRatio(ratio_clip, noise_multiplier=1.0)
+                geometry = query.geometry(theta, proposal, query.lattice(self.num_records))
+                public = theta, proposal, geometry.spacing, geometry.bound
+                counted = partial(sums.counted_ratio_sum, self._kernel)
+                total = add_up(counted, *public, gradient=False, dtype=jnp.int64)
+                clipped = total[:, 1] / self.num_records
+                return NotPrivateRelease(geometry.spacing * total[:, 0], zeros, zeros, clipped=clipped)
 
             def no_batches(theta: jax.Array, batch: Batch, noise: jax.Array) -> AnyRelease:
                 raise QueryError("the noise-free oracle has no batches")
@@ -566,10 +575,7 @@ def _tile_sum(query: Query, kernel: sums.Kernel, with_proposal: bool) -> Callabl
             def log_ratio(
                 tile: sums.Tile, theta: jax.Array, proposal: jax.Array, spacing: jax.Array, bound: jax.Array
             ) -> jax.Array:
-                # Both ends in one evaluation.
-                both = kernel.log_likelihood(tile, jnp.concatenate([proposal, theta]))
-                ratio = both[: len(theta)] - both[len(theta) :]
-                return sums.ratio_sum(ratio, spacing, bound, tile["real"])
+                return sums.ratio_sum(sums.log_ratios(kernel, tile, theta, proposal), spacing, bound, tile["real"])
 
             return log_ratio
         case ScoreMoments():

@@ -100,8 +100,8 @@ def _as_key(words: Any) -> jax.Array:
 
 
 def largest_tile(num_records: int) -> int:
-    """Return the most rows that a tile may have: an eighth of the records, so that padding stays small."""
-    return int(2 ** np.clip(np.floor(np.log2(num_records / 8)), 7, np.log2(MAX_TILE_ROWS)))
+    """Return the most rows that a tile may have: a sixteenth of the records, so that padding stays small."""
+    return int(2 ** np.clip(np.floor(np.log2(num_records / 16)), 7, np.log2(MAX_TILE_ROWS)))
 
 
 class Layout(NamedTuple):
@@ -114,10 +114,10 @@ class Layout(NamedTuple):
     @classmethod
     def choose(cls, counts: list[int], mesh: Mesh) -> Layout:
         """Spread rows evenly; the same whole number of tiles, two or more, on every device."""
-        unit = 2 * largest_tile(sum(counts))
+        unit = largest_tile(sum(counts))
         owners = [device.process_index for device in mesh.devices]
         most = max(-(-count // owners.count(process)) for process, count in enumerate(counts))
-        return cls(counts, max(1, -(-most // unit)) * unit, mesh)
+        return cls(counts, max(2, -(-most // unit)) * unit, mesh)
 
     def first_rows(self) -> NDArray[np.int64]:
         """Return the number of the first row, in the order of processes, and how many there are, for each device."""
@@ -184,6 +184,7 @@ def sum_over_tiles(
 
     def on_one_device(local: Any, *public: jax.Array) -> jax.Array:
         num_tiles = len(local["real"]) // rows
+        local = kernel.needs(local, gradient)
 
         def add_tile(place: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
             total, (limit, *public) = carry
@@ -228,7 +229,8 @@ def sum_over_batches(
             looked_up = jnp.where(here, index - start, 0)
 
             def cut() -> Any:
-                return kernel.cut(jax.tree.map(lambda column: column[looked_up], local))
+                needed = {name: column for name, column in local.items() if not name.startswith("for_")}
+                return kernel.cut(jax.tree.map(lambda column: column[looked_up], needed))
 
             tile = {**stored(cut, always), "real": chosen & here, "here": always}
             tile = kernel.load(tile, True)

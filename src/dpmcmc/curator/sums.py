@@ -43,6 +43,8 @@ _CONTRIBUTION_BITS = {"float32": 20, "float64": 40}
 _ROUNDER = {"float32": 1.5 * 2.0**23, "float64": 1.5 * 2.0**52}
 # Bits of a design row's largest entry on its own grid; the rest of the 40 is left to the coefficient.
 _DESIGN_BITS = 20
+# Rows of a slice in which what depends on the records alone is computed.
+_STAGE_ROWS = 1024
 # With more groups than this, adding by index is cheaper than a matrix product with indicators.
 _MAX_INDICATORS = 128
 
@@ -70,16 +72,26 @@ def _integer_of(rounded: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(rounded, kind) - offset
 
 
-def _add_integers(integers: jax.Array, bits: int) -> jax.Array:
-    """Add integers of at most ``bits`` bits over the last axis, exactly.
+def _add_integers(integers: Sequence[jax.Array], bits: int) -> list[jax.Array]:
+    """Add integers of at most ``bits`` bits over the last axis of each array, exactly.
 
-    Integers, since the compiler may then add eight rows at a time: their order does not matter.
+    Integers, since the compiler may then add eight rows at a time: their order does not matter. All arrays in one
+    reduction, so that what they have in common is computed once.
     """
-    if integers.dtype == jnp.int32:
-        piece = math.gcd(integers.shape[-1], 2 ** (30 - bits))
-        pieces = integers.reshape(*integers.shape[:-1], integers.shape[-1] // piece, piece)
-        integers = jnp.sum(pieces, axis=-1, dtype=jnp.int32).astype(jnp.int64)
-    return jnp.sum(integers, axis=-1)
+
+    def add(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        zeros = [jnp.zeros((), array.dtype) for array in arrays]
+
+        def plus(left: list[jax.Array], right: list[jax.Array]) -> list[jax.Array]:
+            return [one + other for one, other in zip(left, right, strict=True)]
+
+        return list(jax.lax.reduce(list(arrays), zeros, plus, (arrays[0].ndim - 1,)))
+
+    if integers[0].dtype == jnp.int32:
+        piece = math.gcd(integers[0].shape[-1], 2 ** (30 - bits))
+        pieces = add([one.reshape(*one.shape[:-1], one.shape[-1] // piece, piece) for one in integers])
+        integers = [one.astype(jnp.int64) for one in pieces]
+    return add(integers)
 
 
 def stored(fresh: Callable[[], Any], here: jax.Array) -> Any:
@@ -140,8 +152,8 @@ def clip_to_lattice(
 
     rounded = stored(clipped, tile["here"])
     squares = _sum_of_squares([_float_of(coordinate) for coordinate in rounded])
-    counts = _once(tile["real"] & (squares <= bound * bound * (1.0 - margin(len(rounded)))))
-    return [jnp.where(counts > 0.0, _integer_of(coordinate), 0) for coordinate in rounded]
+    counts = tile["real"] & (squares <= bound * bound * (1.0 - margin(len(rounded))))
+    return [jnp.where(counts, _integer_of(coordinate), 0) for coordinate in rounded]
 
 
 def _limit(values: jax.Array, largest: jax.Array | float) -> jax.Array:
@@ -160,18 +172,19 @@ def _sum_of_squares(values: Sequence[jax.Array]) -> jax.Array:
 def ratio_sum(ratio: jax.Array, spacing: jax.Array, bound: jax.Array, real: jax.Array) -> jax.Array:
     """Σ over rows of log-ratios, each rounded to the nearest lattice point and clipped to ±K, in int64.
 
-    ``ratio`` is chains × rows, float64; ``spacing`` and ``bound`` are one number a chain. A record contributes a
-    multiple of K/2^40: rounding adds at most n·c/2^41 to the sum, c the clip bound.
+    ``ratio`` is chains × rows; ``spacing`` and ``bound`` are one number a chain. A record contributes a multiple of
+    K/2^20 in float32, K/2^40 in float64, so that what rounding adds is far below a record's own rounding errors.
     """
-    bits = _CONTRIBUTION_BITS["float64"]
+    bits = _CONTRIBUTION_BITS[ratio.dtype.name]
     unit = contribution_unit(bound, bits)
-    limit = jnp.floor(bound / unit)[:, None]
-    scaled = _limit(ratio * (1.0 / (spacing * unit))[:, None], limit)
+    limit = jnp.floor(bound / unit)[:, None]  # below 2^(bits + 1)
+    scaled = _limit(ratio * (1.0 / (spacing * unit))[:, None].astype(ratio.dtype), limit.astype(ratio.dtype))
     # NaN and infinities count for nothing: comparisons with NaN are false.
     integers = _integer_of(_rounded(jnp.where(real & (jnp.abs(ratio) < jnp.inf), scaled, 0.0)))
     # Again as integers, where nothing can be rounded.
-    limit = limit.astype(jnp.int64)
-    return _add_integers(jnp.clip(integers, -limit, limit), bits) * unit.astype(jnp.int64)
+    limit = limit.astype(integers.dtype)
+    (total,) = _add_integers([jnp.clip(integers, -limit, limit)], bits + 1)
+    return total * unit.astype(jnp.int64)
 
 
 class Kernel(Protocol):
@@ -179,6 +192,10 @@ class Kernel(Protocol):
 
     def prepare(self, records: Any) -> dict[str, Any]:
         """Compute on the host, once, what depends on one record alone. Leading axis: records."""
+        ...
+
+    def needs(self, records: Tile, gradient: bool) -> Tile:
+        """Choose what a pass over all records needs, for gradients or for log-likelihoods."""
         ...
 
     def cut(self, tile: Tile) -> Tile:
@@ -194,7 +211,7 @@ class Kernel(Protocol):
         ...
 
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
-        """Return chains × B, as float64."""
+        """Return chains × B, in the kernel's precision."""
         ...
 
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
@@ -235,21 +252,33 @@ class AutodiffKernel:
         self._unpacked_gradient = unpack(self._gradient, *structure)
 
     def prepare(self, records: Any) -> dict[str, Any]:
-        """Nothing to prepare."""
-        return {}
+        """Run the record's stage of the unpacked programs: a column for each number that it hands on."""
+        if self._unpacked_gradient is None or self._unpacked_value is None:
+            return {}
+        return {
+            "for_gradient": stage_columns(self._unpacked_gradient.stage, records),
+            "for_value": stage_columns(self._unpacked_value.stage, records),
+        }
+
+    def needs(self, records: Tile, gradient: bool) -> Tile:
+        """Take the prepared columns if there are any, else the rows."""
+        columns = records.get("for_gradient" if gradient else "for_value")
+        return {"real": records["real"], **({"rows": records["rows"]} if columns is None else {"staged": columns})}
 
     def cut(self, tile: Tile) -> Tile:
-        """Cut the rows into columns as well."""
+        """Cut rows into columns."""
         if self._unpacked_gradient is None or self._unpacked_value is None:
             return tile
-        return {**tile, "columns": columns_of(tile.pop("rows"))}
+        if "staged" in tile:
+            return {"real": tile["real"], "staged": [column[None] for column in tile["staged"]]}
+        return {"real": tile["real"], "columns": columns_of(tile["rows"])}
 
     def load(self, tile: Tile, gradient: bool) -> Tile:
-        """Run the record's stage of the unpacked program."""
+        """Run the record's stage of the unpacked program, unless that was done before."""
         program = self._unpacked_gradient if gradient else self._unpacked_value
         if program is None or "columns" not in tile:
             return tile
-        return {**tile, "rows": stored(lambda: program.stage(tile["columns"]), tile["here"])}
+        return {**tile, "staged": stored(lambda: program.stage(tile["columns"]), tile["here"])}
 
     def tile_rows(self, num_chains: int) -> int:
         """Aim at 2^18 numbers an operation (as measured), or at gradients of 2 MiB where they are not unpacked."""
@@ -260,18 +289,18 @@ class AutodiffKernel:
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Map the model's record log-likelihood."""
         theta = theta.astype(self.precision)
-        if self._unpacked_value is not None and "columns" in tile:
-            value = self._unpacked_value.finish(theta, tile["rows"]).item()
-            return jnp.broadcast_to(value, (len(theta), tile["real"].size)).astype(jnp.float64)
+        if self._unpacked_value is not None and "staged" in tile:
+            value = self._unpacked_value.finish(theta, tile["staged"]).item()
+            return jnp.broadcast_to(value, (len(theta), tile["real"].size)).astype(self.precision)
         over_rows = jax.vmap(self._value, in_axes=(None, 0))
         values: jax.Array = jax.vmap(over_rows, in_axes=(0, None))(theta, tile["rows"])
-        return values.astype(jnp.float64)
+        return values.astype(self.precision)
 
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Map its gradient."""
         theta = theta.astype(self.precision)
-        if self._unpacked_gradient is not None and "columns" in tile:
-            cells = self._unpacked_gradient.finish(theta, tile["rows"])
+        if self._unpacked_gradient is not None and "staged" in tile:
+            cells = self._unpacked_gradient.finish(theta, tile["staged"])
             shape = len(theta), tile["real"].size
             return [jnp.broadcast_to(cell, shape).astype(self.precision) for cell in cells]
         over_rows = jax.vmap(self._gradient, in_axes=(None, 0))
@@ -284,7 +313,7 @@ class AutodiffKernel:
         unit = contribution_unit(bound, bits)
         spacing, limit = (value.astype(self.precision) for value in (spacing * unit, bound / unit))
         integers = clip_to_lattice(lambda: self.scores(tile, theta), spacing, limit, tile)
-        return [_add_integers(one, bits) * unit.astype(jnp.int64) for one in integers]
+        return [total * unit.astype(jnp.int64) for total in _add_integers(integers, bits)]
 
 
 class RegressionKernel:
@@ -320,6 +349,10 @@ class RegressionKernel:
         norm = np.sqrt(squares + ones * one * one)
         precision = np.dtype(self.precision)
         return {"unit": unit.astype(precision), "norm": np.where(usable, norm, np.nan).astype(precision)}
+
+    def needs(self, records: Tile, gradient: bool) -> Tile:
+        """Take all for gradients; log-likelihoods need no grid."""
+        return records if gradient else {"real": records["real"], "rows": records["rows"]}
 
     def cut(self, tile: Tile) -> Tile:
         """Leave it as it is."""
@@ -365,7 +398,7 @@ class RegressionKernel:
 
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Evaluate the family's log-likelihood at the linear predictor."""
-        return self.model.log_likelihood_at(*self._predict(tile, theta)).astype(jnp.float64)
+        return self.model.log_likelihood_at(*self._predict(tile, theta)).astype(self.precision)
 
     def _residuals(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         return self.model.score_at(*self._predict(tile, theta))
@@ -431,6 +464,23 @@ class RegressionKernel:
         return [jnp.where(counts > 0.0, part, 0.0) for part in whole]
 
 
+def stage_columns(stage: Callable[[Any], list[jax.Array]], records: Any) -> list[NDArray[Any]]:
+    """Return ``stage`` of all rows' columns, a vector for each. A row's numbers do not depend on the others.
+
+    In slices of a fixed size and always in a loop, so that they are computed alike whatever the number of rows.
+    """
+    count = len(jax.tree.leaves(records)[0])
+    num_slices = max(2, -(-count // _STAGE_ROWS))
+
+    def slices(column: Any) -> NDArray[Any]:
+        padded = np.zeros((num_slices * _STAGE_ROWS, *column.shape[1:]), column.dtype)
+        padded[:count] = column
+        return padded.reshape(num_slices, _STAGE_ROWS, *column.shape[1:])
+
+    staged = jax.jit(lambda rows: jax.lax.map(lambda one: stage(columns_of(one)), rows))(jax.tree.map(slices, records))
+    return [np.asarray(column).reshape(-1)[:count] for column in staged]
+
+
 def _power_of_two(rows: float) -> int:
     return int(2 ** np.clip(np.floor(np.log2(rows)), 7, 13))
 
@@ -481,8 +531,14 @@ def magnitudes(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array
         safe = jnp.where(largest > 0.0, largest, 1.0)
         norm = largest * jnp.sqrt(_sum_of_squares([score / safe for score in scores]))
         return norm, _all_finite(scores) & tile["real"]
-    ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
+    ratio = log_ratios(kernel, tile, theta, proposal).astype(jnp.float64)
     return jnp.abs(ratio), jnp.isfinite(ratio) & tile["real"]
+
+
+def log_ratios(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array) -> jax.Array:
+    """Return log p(x | proposal) − log p(x | theta), chains × B: both ends in one evaluation."""
+    both = kernel.log_likelihood(tile, jnp.concatenate([proposal, theta]))
+    return both[: len(theta)] - both[len(theta) :]
 
 
 def plain_gradient_sum(kernel: Kernel, tile: Tile, theta: jax.Array) -> Any:
@@ -492,10 +548,17 @@ def plain_gradient_sum(kernel: Kernel, tile: Tile, theta: jax.Array) -> Any:
     return [_row_sums(jnp.where(counts, score, 0.0).astype(jnp.float64)) for score in scores]
 
 
-def plain_ratio_sum(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array, bound: jax.Array) -> Any:
-    """Σ clip(log-ratio) in float64, and how many were clipped (two parts): for noise-free research runs only."""
-    ratio = kernel.log_likelihood(tile, proposal) - kernel.log_likelihood(tile, theta)
-    counts = jnp.isfinite(ratio) & tile["real"]
-    total = _row_sums(jnp.where(counts, jnp.clip(ratio, -bound[:, None], bound[:, None]), 0.0))
-    clipped = jnp.sum(counts & (jnp.abs(ratio) > bound[:, None]), axis=-1, dtype=jnp.int32)
-    return [total, clipped.astype(total.dtype)]
+def plain_ratio_sum(kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array) -> Any:
+    """Σ log-ratio, neither clipped nor on a lattice: for noise-free research runs only."""
+    ratio = log_ratios(kernel, tile, theta, proposal)
+    return _row_sums(jnp.where(tile["real"] & jnp.isfinite(ratio), ratio, 0.0).astype(jnp.float64))
+
+
+def counted_ratio_sum(
+    kernel: Kernel, tile: Tile, theta: jax.Array, proposal: jax.Array, spacing: jax.Array, bound: jax.Array
+) -> list[jax.Array]:
+    """:func:`ratio_sum`, and how many were clipped: two parts, the second of which makes it not private."""
+    ratio = stored(lambda: log_ratios(kernel, tile, theta, proposal), tile["here"])
+    largest = (spacing * bound).astype(ratio.dtype)[:, None]
+    clipped = tile["real"] & (jnp.abs(ratio) > largest) & (jnp.abs(ratio) < jnp.inf)
+    return [ratio_sum(ratio, spacing, bound, tile["real"]), jnp.sum(clipped, axis=-1, dtype=jnp.int32)]
