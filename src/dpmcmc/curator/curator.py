@@ -541,7 +541,9 @@ class Curator:
                     query = Gradient(gradient_clip, 1.0)
                     lattice = query.lattice(self.num_records, self.model.dimension)
                     spacing = query.spacing(lattice)
-                    value = spacing * self._tile_total(records, query, theta, None, spacing, float(lattice.bound))
+                    public = theta, jnp.asarray(spacing), jnp.asarray(float(lattice.bound))
+                    tile_sum = getattr(self._kernel, "gradient_sum_not_private", self._kernel.gradient_sum)
+                    value = spacing * add_up(tile_sum, *public, gradient=True, dtype=jnp.int64)
                 return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
 
             def log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:

@@ -180,7 +180,8 @@ def sum_over_tiles(
         def cut() -> Any:
             return kernel.cut(jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, place * rows, rows), local))
 
-        return kernel.load({**stored(cut, here), "here": here}, gradient)
+        tile = stored(cut, here) if kernel.stores_tiles or "rows" in local else cut()
+        return kernel.load({**tile, "here": here}, gradient)
 
     def on_one_device(local: Any, *public: jax.Array) -> jax.Array:
         num_tiles = len(local["real"]) // rows
