@@ -240,7 +240,7 @@ def _serve(pipe: Any, folder: Path, commit: str | None, work: Work) -> None:
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 text = f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
                 pipe.send((None, text))
-    except EOFError:
+    except (EOFError, OSError):  # nobody reads or writes at the other end
         sys.exit(1)
 
 
