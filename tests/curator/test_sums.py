@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpmcmc.curator import ClipCount, Gradient, LogRatio, NormQuantile, ScoreMoments, sums
+from dpmcmc.curator import ClipCount, Gradient, LogRatio, NoNoiseNotPrivate, NormQuantile, ScoreMoments, sums
 from dpmcmc.curator import curator as curator_module
 from dpmcmc.curator.records import COMPILER_OPTIONS, largest_tile
 from tests.curator.cases import (
@@ -331,3 +331,49 @@ def test_noise_free_ratios_are_those_of_private_runs_without_the_noise():
             fraction = np.mean(np.abs(ratios) > bound)
             assert abs(float(released.clipped[chain]) - fraction) <= 2 / NUM_RECORDS  # rounding at the bound itself
         assert np.any(np.asarray(released.clipped) > 0.0) == (clip == 0.8)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson-groups"])
+@pytest.mark.parametrize(("precision", "huge"), [(np.float32, 1e33), (np.float64, 1e305)])
+def test_a_record_that_overflows_takes_no_other_record_with_it(name, precision, huge):
+    """A residual of 0 times a factor that overflows is NaN, which must not reach the matrix product."""
+    case = next(case for case in CASES if case.name == name)
+    records = case.good_records(200)
+    records = {key: column.astype(precision) if column.dtype.kind == "f" else column for key, column in records.items()}
+    theta = np.zeros((1, case.model.dimension))
+    outcome = 1.0
+    if name == "logistic":
+        theta[0, 1] = 1.0  # the linear predictor is huge: the outcome is certain
+    query = Gradient(1.0, 2.0)
+    totals = []
+    for value in (0.0, huge):
+        columns = {key: column.copy() for key, column in records.items()}
+        columns["X"][0] = 0.0
+        columns["X"][0, 0] = value
+        columns["y"][0] = outcome
+        totals.append(exact_total(noise_free(case, columns), query, theta))
+    bound = query.lattice(200, case.model.dimension).bound
+    assert np.linalg.norm((totals[1] - totals[0]).astype(float)) <= 2 * bound
+    assert np.linalg.norm(totals[0].astype(float)) > 3 * bound  # what would be lost
+
+
+def test_a_model_derived_from_a_regression_is_not_trusted_with_rows():
+    """Its score could mix the rows of a tile; only the package's own families skip one-record differentiation."""
+    from dpmcmc.models import LogisticRegression
+
+    class Mixing(LogisticRegression):
+        def score_at(self, eta, y, extra=None):
+            residual, extra = super().score_at(eta, y, extra)
+            return residual - residual.mean(), extra
+
+    records = {"X": np.random.default_rng(0).normal(size=(300, 2)), "y": np.ones(300)}
+    theta = np.zeros(3)
+    derived, own = (
+        noise_free_of(kind(2), records).ask(Gradient(1.0, 2.0), theta) for kind in (Mixing, LogisticRegression)
+    )
+    np.testing.assert_allclose(derived.value, own.value, rtol=1e-4, atol=1e-3)
+    assert abs(float(own.value[0])) > 50
+
+
+def noise_free_of(model, records):
+    return curator_module.Curator(model, records, noise=NoNoiseNotPrivate())

@@ -158,6 +158,19 @@ def test_check_refuses_likelihoods_that_reach_the_host(likelihood):
         make(likelihood).check(np.zeros(4, np.float32))
 
 
+def test_check_refuses_likelihoods_with_a_batching_rule_of_their_own():
+    @jax.custom_batching.custom_vmap
+    def centred(x):
+        return x
+
+    @centred.def_vmap
+    def rule(size, batched, x):
+        return x - x.mean(), batched[0]
+
+    with pytest.raises(ModelError, match="many records at once"):
+        make(lambda parameters, x: log_likelihood(parameters, centred(x))).check(np.zeros(4, np.float32))
+
+
 def test_check_refuses_a_likelihood_without_gradient():
     def looping(parameters, x):
         return jax.lax.while_loop(lambda value: value < x, lambda value: value + 1.0, parameters["mean"])

@@ -120,6 +120,11 @@ def test_the_dtype_of_an_arrow_column_does_not_tell_whether_a_value_is_missing()
     pyarrow = pytest.importorskip("pyarrow")
     complete, missing = pyarrow.table({"a": [1, 2]}), pyarrow.table({"a": [1, None]})
     assert copy_records(complete)[0]["a"].dtype == copy_records(missing)[0]["a"].dtype
+    for kind, values in ((pyarrow.int64(), [1, None]), (pyarrow.bool_(), [True, None])):
+        schema = pyarrow.schema([pyarrow.field("a", kind, nullable=False)])  # a declaration that nobody enforces
+        tables = [pyarrow.table([pyarrow.array(given, kind)], schema=schema) for given in (values[:1] * 2, values)]
+        kinds = {copy_records(table)[0]["a"].dtype for table in tables}
+        assert len(kinds) == 1
 
 
 @pytest.mark.parametrize(

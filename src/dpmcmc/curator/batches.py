@@ -66,7 +66,9 @@ def draw_rows(key: jax.Array, num_records: int, num_drawn: int, size: jax.Array)
         ``num_drawn`` row numbers, and which of them are the batch.
     """
     if num_drawn == num_records:
-        return jax.random.permutation(key, num_records), jnp.arange(num_records) < size
+        # Not jax.random.permutation, whose 32-bit keys have ties; these have none but for a chance of n²/2^65.
+        order = jnp.argsort(jax.random.bits(key, (num_records,), jnp.uint64))
+        return order, jnp.arange(num_records) < size
     index = _uniform(jax.random.bits(key, (num_drawn,), jnp.uint64), num_records)
     find = _first_by_table if num_records <= _TABLE_UP_TO * num_drawn else _first_by_sorting
     is_new = find(index, num_records)

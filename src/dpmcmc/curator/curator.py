@@ -49,12 +49,14 @@ def exact_arithmetic() -> Iterator[None]:
     """Double precision for what runs inside, and none of JAX's switches that report on values.
 
     ``jax_debug_nans`` raises when some record yields a NaN, which would reveal that there is one; so do NumPy's
-    floating-point warnings. A matrix product of integers must not be rounded, whatever precision the user has set.
+    floating-point warnings. Without compilation a model's own Python code would see records. A matrix product of
+    integers must not be rounded, whatever precision the user has set.
     """
     with (
         jax.enable_x64(True),
         jax.debug_nans(False),
         jax.debug_infs(False),
+        jax.disable_jit(False),
         jax.default_matmul_precision("highest"),
         np.errstate(all="ignore"),
     ):
@@ -203,7 +205,8 @@ class Curator:
                 "this curator's budget pays for batch gradients only; give it a dpmcmc.Budget to ask others"
             )
         with exact_arithmetic():
-            batch, other = self._check_question(query, theta, proposal)
+            # Several processes must ask the same question: that of the first.
+            batch, other = placement.agree(self._check_question(query, theta, proposal))
             # Evaluated once: what is charged is what is answered, even if a user's bound is not a pure function.
             geometry = self._geometry(query, batch, other)
             cost = self._cost(query, len(batch), geometry)

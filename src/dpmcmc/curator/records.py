@@ -32,11 +32,13 @@ _AXIS = "records"
 # - YNNPACK fusions choose their order of operations by shape (and those of jaxlib 0.10.2 can crash without the
 #   simplifier).
 # - Integers are added by a plain loop, which the compiler vectorises, not by a tree.
+# - Fast mathematics, which someone may have set in XLA_FLAGS, would do away with checks for NaN.
 # - The newer fusion emitters of jaxlib 0.10.2 overflow their stack on some programs that were not simplified.
 COMPILER_OPTIONS = {
     "xla_disable_hlo_passes": "algsimp,tree_reduction_rewriter",
     "xla_cpu_experimental_ynn_fusion_type": "",
     "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_enable_fast_math": False,
 }
 
 

@@ -27,8 +27,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcmc.curator.unpacked import columns_of, unpack
-from dpmcmc.models import Model, RegressionModel
+from dpmcmc.curator.unpacked import Unpacked, columns_of, unpack
+from dpmcmc.models import (
+    LinearRegression,
+    LogisticRegression,
+    Model,
+    NegativeBinomialRegression,
+    PoissonRegression,
+    RegressionModel,
+)
 
 # {"rows": the model's records, "real": which rows are records, "here": true, and what a kernel's prepare adds}
 Tile = dict[str, Any]
@@ -43,6 +50,7 @@ _CONTRIBUTION_BITS = {"float32": 20, "float64": 40}
 _ROUNDER = {"float32": 1.5 * 2.0**23, "float64": 1.5 * 2.0**52}
 # Bits of a design row's largest entry on its own grid; the rest of the 40 is left to the coefficient.
 _DESIGN_BITS = 20
+_FAMILIES = (LinearRegression, LogisticRegression, PoissonRegression, NegativeBinomialRegression)
 # Rows of a slice in which what depends on the records alone is computed.
 _STAGE_ROWS = 1024
 # With more groups than this, adding by index is cheaper than a matrix product with indicators.
@@ -259,15 +267,14 @@ class AutodiffKernel:
         self._unpacked_gradient = unpack(self._gradient, *structure)
         # Slices of vectors are as good as vectors.
         self.stores_tiles = self._unpacked_gradient is None or self._unpacked_value is None
+        self._stages = {}
+        if self._unpacked_gradient is not None and self._unpacked_value is not None:
+            programs = {"for_gradient": self._unpacked_gradient, "for_value": self._unpacked_value}
+            self._stages = {name: _compiled_stage(program) for name, program in programs.items()}
 
     def prepare(self, records: Any) -> dict[str, Any]:
         """Run the record's stage of the unpacked programs: a column for each number that it hands on."""
-        if self._unpacked_gradient is None or self._unpacked_value is None:
-            return {}
-        return {
-            "for_gradient": stage_columns(self._unpacked_gradient.stage, records),
-            "for_value": stage_columns(self._unpacked_value.stage, records),
-        }
+        return {name: stage_columns(stage, records) for name, stage in self._stages.items()}
 
     def needs(self, records: Tile, gradient: bool) -> Tile:
         """Take the prepared columns if there are any, else the rows."""
@@ -461,8 +468,9 @@ class RegressionKernel:
         coefficient = _limit(residual * (tile["unit"] * 2.0**20 / unit), largest)
         finite = tile["real"] & (jnp.abs(residual) < jnp.inf) & (highest < jnp.inf)
         if extra is None:
-            # The last thing that happens to a coefficient is that it is brought within its bound.
-            parts = [_limit(jnp.where(finite, jnp.rint(coefficient), 0.0), highest)]
+            # What is added is checked last: 0 times an overflow, say, is NaN, and would take the tile's sum with it.
+            whole = _limit(jnp.rint(coefficient), highest)
+            parts = [jnp.where(finite & (jnp.abs(whole) <= highest), whole, 0.0)]
         else:
             parts = self._with_extra(tile, coefficient, _limit(extra / unit, largest), norm, limit)
             finite = finite & (jnp.abs(extra) < jnp.inf)
@@ -498,10 +506,15 @@ class RegressionKernel:
         return [jnp.where(counts > 0.0, part, 0.0) for part in whole]
 
 
-def stage_columns(stage: Callable[[Any], list[jax.Array]], records: Any) -> list[NDArray[Any]]:
-    """Return ``stage`` of all rows' columns, a vector for each. A row's numbers do not depend on the others.
+def _compiled_stage(program: Unpacked) -> Callable[[Any], list[jax.Array]]:
+    """Return the record's stage of a program for slices × rows, slice by slice: compiled once for each shape."""
+    return jax.jit(lambda slices: jax.lax.map(lambda rows: program.stage(columns_of(rows)), slices))
 
-    In slices of a fixed size and always in a loop, so that they are computed alike whatever the number of rows.
+
+def stage_columns(stage: Callable[[Any], list[jax.Array]], records: Any) -> list[NDArray[Any]]:
+    """Return what a compiled stage computes of all rows, a vector for each number.
+
+    In slices of a fixed size and always in a loop, so that a row's numbers do not depend on how many others there are.
     """
     count = len(jax.tree.leaves(records)[0])
     num_slices = max(2, -(-count // _STAGE_ROWS))
@@ -511,8 +524,7 @@ def stage_columns(stage: Callable[[Any], list[jax.Array]], records: Any) -> list
         padded[:count] = column
         return padded.reshape(num_slices, _STAGE_ROWS, *column.shape[1:])
 
-    staged = jax.jit(lambda rows: jax.lax.map(lambda one: stage(columns_of(one)), rows))(jax.tree.map(slices, records))
-    return [np.asarray(column).reshape(-1)[:count] for column in staged]
+    return [np.asarray(column).reshape(-1)[:count] for column in stage(jax.tree.map(slices, records))]
 
 
 def _power_of_two(rows: float) -> int:
@@ -538,7 +550,8 @@ def join(parts: Any) -> jax.Array:
 
 def make_kernel(model: Model, records: Any) -> Kernel:
     """Choose how to evaluate a model on records of these shapes and dtypes."""
-    if isinstance(model, RegressionModel):
+    # Exactly these: another class could do anything with the rows of a tile, which `Model.check` does not look at.
+    if isinstance(model, RegressionModel) and type(model) in _FAMILIES:
         return RegressionKernel(model, records)
     return AutodiffKernel(model, records)
 

@@ -193,6 +193,11 @@ def _trace_scalar(name: str, function: Callable[..., Any], *arguments: Any) -> A
 
 def _refuse_host_access(closed_jaxpr: Any) -> None:
     names = set(_primitive_names(closed_jaxpr.jaxpr))
+    if "custom_vmap_call" in names:
+        raise ModelError(
+            "log_likelihood uses jax.custom_batching.custom_vmap, whose rule would see many records at once; write it "
+            "for one record without it."
+        )
     reaching = sorted(name for name in names if "callback" in name or name in _HOST_PRIMITIVES)
     if reaching or closed_jaxpr.effects:
         found = ", ".join(reaching) or ", ".join(sorted(type(effect).__name__ for effect in closed_jaxpr.effects))

@@ -104,7 +104,8 @@ def _table_columns(data: Any) -> tuple[dict[Any, Any], dict[Any, bool]] | None:
 def _copy_column(column: Any, label: str, nullable: bool) -> NDArray[Any]:
     """One column as a fresh NumPy array of a numeric dtype, or a DataError without any of its values."""
     try:
-        array = _convert(column, nullable)
+        with np.errstate(all="ignore"):
+            array = _convert(column, nullable)
     except Exception:  # foreign conversions may quote values in their messages: nothing of them gets out
         array = None
     # Raised outside the handler, so that the foreign error is not even kept as __context__.
@@ -121,7 +122,8 @@ def _copy_column(column: Any, label: str, nullable: bool) -> NDArray[Any]:
     if array.ndim == 0:
         raise DataError(f"{label} is a single number without rows; give an array with one entry per record.")
     if array.dtype.kind == "f" and array.dtype != np.float32:
-        array = array.astype(np.float64)
+        with np.errstate(all="ignore"):  # a warning would tell of a value
+            array = array.astype(np.float64)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -134,7 +136,10 @@ def _convert(column: Any, nullable: bool) -> NDArray[Any] | None:
     if hasattr(column, "cast") and hasattr(column, "type"):  # PyArrow Array or ChunkedArray
         type_name = str(column.type)
         if type_name in _ARROW_INTEGERS:
-            return np.array(column.cast("float64", safe=False) if nullable else column)
+            # A column that is declared without nulls may hold some all the same; no dtype may depend on that.
+            if nullable:
+                return np.array(column.cast("float64", safe=False))
+            return np.array(column.fill_null(False if type_name == "bool" else 0))
         return np.array(column) if type_name in _ARROW_FLOATS else None
     dtype: Any = getattr(column, "dtype", None)
     if isinstance(dtype, np.dtype):
