@@ -25,7 +25,7 @@ bench: install
 # A small version of the paper's experiments; see README.md. Both targets continue where an earlier run stopped.
 reproduce: install
 	$(BIN)/dpmcmc reproduce comparison --out reproduction/small/comparison --epsilon 4 --epsilon 15 \
-		--sampler paper --sampler dp-hmc-default --repeats 2 --extra-repeats 1
+		--sampler paper --sampler dp-hmc-default --repeats 2
 	$(BIN)/dpmcmc reproduce clipping --out reproduction/small/clipping --model banana --algorithm rwmh --repeats 3
 
 reproduce-full: install

@@ -41,7 +41,7 @@ def no_runs(monkeypatch):
 
 def test_what_a_comparison_runs(no_runs, tmp_path):
     run("comparison", "--out", tmp_path)
-    assert len(no_runs) == 2 * 7 * (4 * 10 + 5 * 3)
+    assert len(no_runs) == 2 * 7 * (5 * 10 + 4 * 3)
     assert {cell.level for cell in no_runs} == {2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0}
     assert {cell.num_records for cell in no_runs} == {100_000}
     no_runs.clear()
@@ -71,7 +71,7 @@ def test_what_clipping_runs(no_runs, tmp_path):
         (["comparison", "--epsilon", 0], "--epsilon is 0.0; give positive finite numbers"),
         (["comparison", "--epsilon", "nan"], "--epsilon is nan"),
         (["comparison", "--epsilon", 0.01, "--sampler", "dp-hmc"], "too few to compare; raise --epsilon or --records"),
-        (["comparison", "--sampler", "extra", "--extra-repeats", 0], "nothing to run"),
+        (["comparison", "--sampler", "dp-sgld-t1", "--extra-repeats", 0], "nothing to run"),
         (["clipping", "--bound", -1], "--bound is -1.0"),
         (["clipping", "--repeats", 0], "--repeats is 0"),
     ],

@@ -72,8 +72,8 @@ def comparison(
         list[float] | None,
         typer.Option(help="Budget ε; may be given several times. Default: 2, 4, 6, 8, 10, 12, 15.", show_default=False),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Runs of each algorithm of the paper.")] = 10,
-    extra_repeats: Annotated[int, typer.Option(help="Runs of each algorithm that the paper does not have.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Runs of each algorithm of the paper, and of this package's own.")] = 10,
+    extra_repeats: Annotated[int, typer.Option(help="Runs of each variant: other temperature or accountant.")] = 3,
     sampler: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,7 +99,8 @@ def comparison(
 
     levels = _checked_levels("--epsilon", settings.EPSILONS if epsilon is None else epsilon)
     names = _checked_samplers(sampler)
-    _check_repeats("--repeats", repeats, lowest=1 if any(settings.ROWS[name].in_paper for name in names) else 0)
+    main = [name for name in names if settings.ROWS[name].figure == "main"]
+    _check_repeats("--repeats", repeats, lowest=1 if main else 0)
     _check_repeats("--extra-repeats", extra_repeats, lowest=0)
     num_records = settings.NUM_RECORDS if records is None else records
     cells = [
@@ -107,7 +108,7 @@ def comparison(
         for model_name in _models(model)
         for name in names
         for level in levels
-        for repeat in range(repeats if settings.ROWS[name].in_paper else extra_repeats)
+        for repeat in range(repeats if name in main else extra_repeats)
     ]
     for cell in cells:  # cheap to know beforehand; what batches cost is known when they run
         if cell.repeat == 0 and settings.ROWS[cell.row].accountant == "gaussian":

@@ -14,9 +14,6 @@ import dpmcmc
 
 NUM_RECORDS = 100_000
 NUM_CHAINS = 4
-REPEATS = 10
-EXTRA_REPEATS = 3
-"""Repeats of the rows that the paper does not have."""
 EPSILONS = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0)
 MODELS = ("banana", "gaussian")
 NUM_REFERENCE = 1000
@@ -115,9 +112,9 @@ class Row:
     changes
         Arguments that differ from the paper's table.
     in_paper
-        Whether the paper has this row; the others are repeated less often.
+        Whether the paper has this row.
     figure
-        Where it is drawn: in the paper's figures ("main"), or beside them ("variants").
+        Where it is drawn: in the paper's figures ("main"), or beside them ("variants"), with fewer repeats.
     """
 
     label: str
