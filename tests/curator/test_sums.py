@@ -283,7 +283,7 @@ def test_float32_sums_are_those_of_float64_to_float32_precision(case):
 @pytest.mark.parametrize("name", ["gaussian", "banana", "logistic"])
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 def test_noise_free_gradients_are_those_of_private_runs_without_the_noise(name, precision):
-    """Tiles of which no record is clipped take a shorter way in research runs; the sums are the same, bit for bit."""
+    """Where no record is clipped, research runs take a shorter way; the sums are the same, bit for bit."""
     case = next(case for case in CASES if case.name == name)
     records = jax.tree.map(
         lambda column: column.astype(precision) if column.dtype.kind == "f" else column, case.good_records(NUM_RECORDS)

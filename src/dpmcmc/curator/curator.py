@@ -536,6 +536,13 @@ class Curator:
                     dtype=dtype,
                 )
 
+            def clipped_gradient(*public: jax.Array) -> jax.Array:
+                clip = partial(add_up, self._kernel.gradient_sum, *public, gradient=True, dtype=jnp.int64)
+                if not isinstance(self._kernel, sums.AutodiffKernel):
+                    return clip()
+                total = add_up(self._kernel.gradient_sum_not_private, *public, gradient=True, dtype=jnp.int64)
+                return jax.lax.cond(jnp.all(total[:, -1] == 0), lambda: total[:, :-1], clip)
+
             def gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
                 if gradient_clip is None:
                     value = add_up(partial(sums.plain_gradient_sum, self._kernel), theta, gradient=True)
@@ -545,8 +552,7 @@ class Curator:
                     lattice = query.lattice(self.num_records, self.model.dimension)
                     spacing = query.spacing(lattice)
                     public = theta, jnp.asarray(spacing), jnp.asarray(float(lattice.bound))
-                    tile_sum = getattr(self._kernel, "gradient_sum_not_private", self._kernel.gradient_sum)
-                    value = spacing * add_up(tile_sum, *public, gradient=True, dtype=jnp.int64)
+                    value = spacing * clipped_gradient(*public)
                 return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
 
             def log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:
