@@ -28,8 +28,10 @@ reproduce: install
 		--sampler paper --sampler dp-hmc-default --repeats 2
 	$(BIN)/dpmcmc reproduce clipping --out reproduction/small/clipping --model banana --algorithm rwmh --repeats 3
 
+# Every row of the paper and this package's own; then the variants, at two budgets.
 reproduce-full: install
-	$(BIN)/dpmcmc reproduce comparison --out reproduction/full/comparison
+	$(BIN)/dpmcmc reproduce comparison --out reproduction/full/comparison --sampler paper --sampler dp-hmc-default
+	$(BIN)/dpmcmc reproduce comparison --out reproduction/full/comparison --sampler variants --epsilon 4 --epsilon 15
 	$(BIN)/dpmcmc reproduce clipping --out reproduction/full/clipping
 	$(BIN)/dpmcmc reproduce report reproduction/full/comparison reproduction/full/clipping --to docs/reproduction.md
 

@@ -65,13 +65,13 @@ def test_what_clipping_runs(no_runs, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["comparison", "--sampler", "dp-hmm"], "--sampler is 'dp-hmm', which is unknown; give all, paper, extra, dp-"),
+        (["comparison", "--sampler", "dp-hmm"], "--sampler is 'dp-hmm', which is unknown; give all, paper, variants, dp-"),
         (["comparison", "--repeats", 0], "--repeats is 0; give a whole number from 1 to 99"),
-        (["comparison", "--extra-repeats", -1], "--extra-repeats is -1"),
+        (["comparison", "--variant-repeats", -1], "--variant-repeats is -1"),
         (["comparison", "--epsilon", 0], "--epsilon is 0.0; give positive finite numbers"),
         (["comparison", "--epsilon", "nan"], "--epsilon is nan"),
         (["comparison", "--epsilon", 0.01, "--sampler", "dp-hmc"], "too few to compare; raise --epsilon or --records"),
-        (["comparison", "--sampler", "dp-sgld-t1", "--extra-repeats", 0], "nothing to run"),
+        (["comparison", "--sampler", "dp-sgld-t1", "--variant-repeats", 0], "nothing to run"),
         (["clipping", "--bound", -1], "--bound is -1.0"),
         (["clipping", "--repeats", 0], "--repeats is 0"),
     ],

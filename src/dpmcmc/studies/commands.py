@@ -73,11 +73,11 @@ def comparison(
         typer.Option(help="Budget ε; may be given several times. Default: 2, 4, 6, 8, 10, 12, 15.", show_default=False),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Runs of each algorithm of the paper, and of this package's own.")] = 10,
-    extra_repeats: Annotated[int, typer.Option(help="Runs of each variant: other temperature or accountant.")] = 3,
+    variant_repeats: Annotated[int, typer.Option(help="Runs of each variant: other temperature or accountant.")] = 3,
     sampler: Annotated[
         list[str] | None,
         typer.Option(
-            help="An algorithm, `paper`, `extra` or `all`; may be given several times. Default: all.",
+            help="An algorithm, `paper`, `variants` or `all`; may be given several times. Default: all.",
             show_default=False,
         ),
     ] = None,
@@ -101,14 +101,14 @@ def comparison(
     names = _checked_samplers(sampler)
     main = [name for name in names if settings.ROWS[name].figure == "main"]
     _check_repeats("--repeats", repeats, lowest=1 if main else 0)
-    _check_repeats("--extra-repeats", extra_repeats, lowest=0)
+    _check_repeats("--variant-repeats", variant_repeats, lowest=0)
     num_records = settings.NUM_RECORDS if records is None else records
     cells = [
         Cell("comparison", model_name, name, level, repeat, num_records, seed)
         for model_name in _models(model)
         for name in names
         for level in levels
-        for repeat in range(repeats if name in main else extra_repeats)
+        for repeat in range(repeats if name in main else variant_repeats)
     ]
     for cell in cells:  # cheap to know beforehand; what batches cost is known when they run
         if cell.repeat == 0 and settings.ROWS[cell.row].accountant == "gaussian":
@@ -204,7 +204,7 @@ def _checked_samplers(given: Sequence[str] | None) -> list[str]:
     groups = {
         "all": list(settings.ROWS),
         "paper": [name for name, row in settings.ROWS.items() if row.in_paper],
-        "extra": [name for name, row in settings.ROWS.items() if not row.in_paper],
+        "variants": [name for name, row in settings.ROWS.items() if row.figure == "variants"],
     }
     chosen: set[str] = set()
     for name in given or ["all"]:
@@ -226,7 +226,7 @@ def _study(study: str, cells: "list[Cell]", out: Path, jobs: int | None, write: 
     from dpmcmc.studies.runner import run_cells
 
     if not cells:
-        raise QueryError("nothing to run; give more --repeats, --extra-repeats or another --sampler")
+        raise QueryError("nothing to run; give more --repeats, --variant-repeats or another --sampler")
     prepare_folder(out)
     console = Console(stderr=True)
     first = cells[0]
