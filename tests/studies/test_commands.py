@@ -65,7 +65,10 @@ def test_what_clipping_runs(no_runs, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["comparison", "--sampler", "dp-hmm"], "--sampler is 'dp-hmm', which is unknown; give all, paper, variants, dp-"),
+        (
+            ["comparison", "--sampler", "dp-hmm"],
+            "--sampler is 'dp-hmm', which is unknown; give all, paper, variants, dp-",
+        ),
         (["comparison", "--repeats", 0], "--repeats is 0; give a whole number from 1 to 99"),
         (["comparison", "--variant-repeats", -1], "--variant-repeats is -1"),
         (["comparison", "--epsilon", 0], "--epsilon is 0.0; give positive finite numbers"),

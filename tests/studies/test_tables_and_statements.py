@@ -20,8 +20,9 @@ def test_statements_that_hold():
     found = statements.of_comparison(table)
     assert verdicts(found[:3]) == ["holds"] * 3
     assert [statement.by for statement in found[:3]] == ["the paper"] * 3
-    assert len(found) == 6  # and with temperature 1 and the tight accountant beside it
-    assert "ε = 8: median MMD DP-HMC 0.206, DP-penalty 0.258" in found[0].numbers[0]
+    assert len(found) == 7  # and with temperature 1, the tight accountant and this package's defaults beside it
+    assert found[0].numbers[0].startswith("at 2 of 2 budgets")
+    assert "ε = 8: median MMD DP-HMC 0.206, DP-penalty 0.258" in found[0].numbers[1]
     assert str(found[0]).startswith("HOLDS: On the banana DP-HMC and DP-penalty beat")
 
 
@@ -31,7 +32,9 @@ def test_one_that_loses_at_one_budget_is_enough(name):
     for row in table:
         if (row["model"], row["sampler"], row["epsilon"]) == ("banana", name, 15.0):
             row["mmd"] = 0.55
-    assert verdicts(statements.of_comparison(table))[0] == "does not hold"
+    found = statements.of_comparison(table)[0]
+    assert found.verdict == "does not hold"
+    assert found.numbers[0].startswith("at 1 of 2 budgets")
 
 
 def test_a_budget_below_eight_does_not_count():
@@ -58,7 +61,7 @@ def test_a_diverged_run_counts_as_the_worst():
             row["mmd"] = math.nan
     found = statements.of_comparison(table)
     assert found[0].verdict == "does not hold"
-    assert "DP-HMC diverged" in found[0].numbers[0]
+    assert "DP-HMC diverged" in found[0].numbers[1]
 
 
 def test_clipping():
