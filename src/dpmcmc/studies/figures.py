@@ -84,6 +84,9 @@ def comparison_figure(table: Table, kind: str = "main") -> Figure:
     the minibatch samplers).
     """
     chosen = rows_of(table, kind)
+    if kind == "variants":  # only budgets at which there are any
+        shown = {row["epsilon"] for row in table if settings.ROWS[row["sampler"]].figure == kind}
+        table = [row for row in table if row["epsilon"] in shown]
     models = [model for model in settings.MODELS if any(row["model"] == model for row in table)]
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(10.0, 0.7 + 2.9 * len(models)), layout="constrained")
@@ -152,6 +155,11 @@ def _boxes(axis: Any, table: Table, model: str, measure: str, chosen: Sequence[s
             center + 0.18 * width * np.linspace(-1.0, 1.0, len(runs))
             for center, runs in zip(positions, values, strict=True)
         ]
+        # A single run has no box to show its colour: a diamond, empty under the tight accountant.
+        single = [(center, runs[0]) for center, runs in zip(positions, values, strict=True) if len(runs) == 1]
+        face = "white" if settings.ROWS[name].accountant == "own" else look["edgecolor"]
+        if single:
+            axis.plot(*zip(*single, strict=True), "D", color=look["edgecolor"], markerfacecolor=face, markersize=5.5)
         dots = {"color": look["edgecolor"], "markersize": 1.6, "alpha": 0.8, "markeredgewidth": 0}
         axis.plot(np.concatenate(beside), np.concatenate(values), "o", **dots)
     for edge in range(len(levels) - 1):
