@@ -20,8 +20,8 @@ _FIGURES = {
     "figure1": "Figure 1. MMD and mean error against ε. Boxes: quartiles; whiskers: all runs; dots: single runs.",
     "figure1_full_banana": "Figure 1 in full, banana. Dotted: R̂ = 1.05; the guideline of 20 %.",
     "figure1_full_gaussian": "Figure 1 in full, Gaussian.",
-    "figure1_variants": "Temperatures and accountants of the minibatch samplers. Diamonds: a single run, empty under the "
-    "tight accountant.",
+    "figure1_variants": "Temperatures and accountants of the minibatch samplers. Diamonds: a single run, empty under "
+    "the tight accountant.",
     "figure2": "Figure 2. The banana's posterior at ε = 15: marginals, and regions of 50 and 90 %, of the best, median "
     "and worst run by MMD.",
     "figure3": "Figure 3. Clipping without noise: MMD against the bound and against the fraction clipped.",
