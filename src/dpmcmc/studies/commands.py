@@ -299,7 +299,7 @@ def _common_files(out: Path, study: str, table: "Table", statements: "list[State
 
 
 def _comparison_files(out: Path, table: "Table", cells: "list[Cell]") -> "list[Statement]":
-    from dpmcmc.studies import figures
+    from dpmcmc.studies import figures, settings
     from dpmcmc.studies.statements import of_comparison
 
     statements = of_comparison(table)
@@ -307,7 +307,7 @@ def _comparison_files(out: Path, table: "Table", cells: "list[Cell]") -> "list[S
     figures.write_figure(figures.comparison_figure(table), out / "figure1")
     for model in dict.fromkeys(row["model"] for row in table):
         figures.write_figure(figures.full_figure(table, model), out / f"figure1_full_{model}")
-    if len(figures.rows_of(table, "variants")) > 1:
+    if any(settings.ROWS[row["sampler"]].figure == "variants" for row in table):
         figures.write_figure(figures.comparison_figure(table, "variants"), out / "figure1_variants")
     runs = _best_median_worst(out, table, cells)
     if runs:
