@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import dpmcmc
 from dpmcmc import cli
-from dpmcmc.studies import cells, commands, figures, page, runner, tables
+from dpmcmc.studies import cells, commands, figures, page, runner, settings, tables
 from tests.studies import made_up
 
 RUNNER = CliRunner()
@@ -213,3 +213,12 @@ def test_from_end_to_end(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()} == before
     logged = [json.loads(line) for line in (tmp_path / "invocations.jsonl").read_text().splitlines()]
     assert [(entry["finished"], entry["skipped"]) for entry in logged] == [(1, 0), (0, 1)]
+
+
+def test_without_variants_there_is_no_figure_of_them(tmp_path):
+    names = [name for name, row in settings.ROWS.items() if row.in_paper]
+    table = made_up.comparison(names=names, models=["gaussian"])
+    these = [cells.Cell("comparison", row["model"], row["sampler"], row["epsilon"], row["repeat"]) for row in table]
+    commands._comparison_files(tmp_path, table, these)
+    assert (tmp_path / "figure1.png").exists()
+    assert not (tmp_path / "figure1_variants.png").exists()
