@@ -3,7 +3,16 @@
 from dpmcmc.curator.curator import Cost, Curator
 from dpmcmc.curator.noise import ExactNoise, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
 from dpmcmc.curator.oracle import Moments, NotPrivateRelease, Oracle, Quantile, Release, require_private
-from dpmcmc.curator.queries import BatchGradient, ClipCount, Gradient, Lattice, LogRatio, NormQuantile, ScoreMoments
+from dpmcmc.curator.queries import (
+    BatchGradient,
+    ClipCount,
+    Gradient,
+    InvalidCount,
+    Lattice,
+    LogRatio,
+    NormQuantile,
+    ScoreMoments,
+)
 
 __all__ = [
     "BatchGradient",
@@ -12,6 +21,7 @@ __all__ = [
     "Curator",
     "ExactNoise",
     "Gradient",
+    "InvalidCount",
     "Lattice",
     "LogRatio",
     "Moments",

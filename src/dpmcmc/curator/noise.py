@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-import opendp.prelude as opendp
 from numpy.typing import NDArray
 
 from dpmcmc.errors import QueryError
@@ -49,6 +48,8 @@ def _check_scale(scale: int) -> int:
 
 @lru_cache(maxsize=64)
 def _exact_mechanism(scale: int) -> Any:
+    import opendp.prelude as opendp  # takes long to load, and only exact noise needs it
+
     # OpenDP asks its users to acknowledge contributed (not yet externally vetted) components.
     opendp.enable_features("contrib")
     space = opendp.vector_domain(opendp.atom_domain(T="i64")), opendp.l2_distance(T=float)

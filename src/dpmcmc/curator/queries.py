@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from fractions import Fraction
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,8 @@ from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.curator.batches import largest_size, num_draws
 from dpmcmc.curator.noise import MAX_NOISE_SCALE
 from dpmcmc.errors import QueryError
+from dpmcmc.privacy.exact import rounded_up
+from dpmcmc.privacy.gaussian import gaussian_cost
 
 Bound = Callable[[jax.Array, jax.Array], jax.Array]
 Magnitude = Literal["gradient", "log_ratio"]
@@ -125,8 +128,8 @@ class Gradient:
 
     @property
     def mu(self) -> float:
-        """Cost of one release, 1/(2τ²)."""
-        return 0.5 / self.noise_multiplier**2
+        """Cost of one release, 1/(2τ²), rounded up."""
+        return gaussian_cost(self.noise_multiplier)
 
     def lattice(self, num_records: int, dimension: int) -> Lattice:
         """Choose the integers."""
@@ -182,6 +185,31 @@ class BatchGradient:
         return self.l2_clip_norm / lattice.bound
 
 
+class GradientNumbers(NamedTuple):
+    """A gradient query as compiled code sees it, so that other settings need no other program: γ, K, noise sd."""
+
+    spacing: Any
+    bound: Any
+    noise_sd: Any
+
+    @classmethod
+    def of(cls, query: Gradient | BatchGradient, num_records: int, dimension: int) -> GradientNumbers:
+        """Take the numbers from a query."""
+        lattice = query.lattice(num_records, dimension)
+        spacing = query.spacing(lattice)
+        return cls(spacing, float(lattice.bound), spacing * lattice.noise_scale)
+
+
+class RatioNumbers(NamedTuple):
+    """The same for a log-ratio: b (0 if the bound is a function), S, K, σS (0 at constant τ) and μ (0 at constant σ)."""
+
+    clip: Any
+    scale: Any
+    bound: Any
+    multiple: Any
+    mu: Any
+
+
 class RatioGeometry(NamedTuple):
     """Public numbers of a log-ratio test, one for each chain: γ, K, noise sd σ and cost μ."""
 
@@ -234,8 +262,8 @@ class LogRatio:
 
     @property
     def mu(self) -> float | None:
-        """Cost of one release, 1/(2τ²); None at constant sd, where it follows the bound (see ``geometry``)."""
-        return None if self.noise_multiplier is None else 0.5 / self.noise_multiplier**2
+        """Cost of one release, 1/(2τ²) rounded up; None at constant sd, where it follows the bound (``geometry``)."""
+        return None if self.noise_multiplier is None else gaussian_cost(self.noise_multiplier)
 
     def sensitivity(self, theta: jax.Array, proposal: jax.Array) -> jax.Array:
         """L2 distance between the sums of neighbouring data sets, 2c(θ, θ')."""
@@ -252,10 +280,21 @@ class LogRatio:
         )
         return Lattice(bound, 2.0 * bound, scale, 1)
 
-    def clip_bound(self, theta: jax.Array, proposal: jax.Array) -> jax.Array:
-        """c(θ, θ') for vectors or batches of vectors."""
+    def numbers(self, lattice: Lattice) -> RatioNumbers:
+        """Return what ``geometry`` needs beside the parameters, as plain numbers."""
+        scale = float(lattice.noise_scale)
+        return RatioNumbers(
+            clip=0.0 if callable(self.bound) else self.bound,
+            scale=scale,
+            bound=float(lattice.bound),
+            multiple=0.0 if self.noise_sd is None else max(1.0, float(round(self.noise_sd * scale))),
+            mu=0.0 if self.mu is None else self.mu,
+        )
+
+    def clip_bound(self, theta: jax.Array, proposal: jax.Array, clip: Any = None) -> jax.Array:
+        """c(θ, θ') for vectors or batches of vectors; ``clip`` stands in for the number b."""
         if not callable(self.bound):
-            return self.bound * jnp.linalg.norm(proposal - theta, axis=-1)
+            return (self.bound if clip is None else clip) * jnp.linalg.norm(proposal - theta, axis=-1)
         bound = self.bound
         for _ in range(theta.ndim - 1):
             bound = jax.vmap(bound)
@@ -266,23 +305,25 @@ class LogRatio:
             )
         return jnp.where(clip >= 0.0, clip, jnp.nan)
 
-    def geometry(self, theta: jax.Array, proposal: jax.Array, lattice: Lattice) -> RatioGeometry:
+    def geometry(
+        self, theta: jax.Array, proposal: jax.Array, lattice: Lattice, numbers: RatioNumbers | None = None
+    ) -> RatioGeometry:
         """Return γ, K, σ and μ for each pair of parameter vectors. Public, plain JAX, float64.
 
         A bound that is NaN or infinite (a diverged proposal) makes γ NaN, and so the released value: reject it.
         """
-        clip = self.clip_bound(theta, proposal).astype(jnp.float64)
-        scale = float(lattice.noise_scale)
-        if self.noise_multiplier is not None:
-            multiple = jnp.ceil(clip * (scale * scale / lattice.bound))
-            bound = jnp.full_like(clip, float(lattice.bound))
-            mu = jnp.full_like(clip, 0.5 / self.noise_multiplier**2)
+        numbers = self.numbers(lattice) if numbers is None else numbers
+        clip = self.clip_bound(theta, proposal, numbers.clip).astype(jnp.float64)
+        scale = numbers.scale
+        if self.noise_sd is None:
+            multiple = jnp.ceil(clip * (scale * scale / numbers.bound))
+            bound = jnp.full_like(clip, numbers.bound)
+            mu = jnp.full_like(clip, numbers.mu)
         else:
-            assert self.noise_sd is not None
-            multiple = jnp.full_like(clip, max(1.0, float(round(self.noise_sd * scale))))
+            multiple = jnp.full_like(clip, numbers.multiple)
             steps = jnp.ceil(clip * (scale * scale / multiple))
-            bound = jnp.where(jnp.isfinite(clip), jnp.minimum(steps, float(lattice.bound)), 0.0)
-            mu = 2.0 * (bound / scale) ** 2
+            bound = jnp.where(jnp.isfinite(clip), jnp.minimum(steps, numbers.bound), 0.0)
+            mu = (bound / scale) ** 2 * (2.0 + 2.0**-51)  # 2c²/σ², and a unit in the last place for its rounding
         spacing = jnp.where(jnp.isfinite(clip), multiple / scale / scale, jnp.nan)
         return RatioGeometry(spacing, bound, multiple / scale, mu)
 
@@ -333,8 +374,8 @@ class NormQuantile:
 
     @property
     def mu(self) -> float:
-        """Cost of one release, 1/(2τ²)."""
-        return 0.5 / self.noise_multiplier**2
+        """Cost of one release, 1/(2τ²), rounded up."""
+        return gaussian_cost(self.noise_multiplier)
 
     @property
     def edges(self) -> list[float]:
@@ -377,8 +418,9 @@ class ScoreMoments:
 
     @property
     def mu(self) -> float:
-        """Cost of both releases together."""
-        return 0.5 / self.noise_multiplier**2 + 0.5 / self.matrix_noise_multiplier**2
+        """Cost of both releases together, rounded up."""
+        costs = (gaussian_cost(self.noise_multiplier), gaussian_cost(self.matrix_noise_multiplier))
+        return rounded_up(sum(map(Fraction, costs), Fraction(0)))
 
     @property
     def sensitivity(self) -> tuple[float, float]:
@@ -427,8 +469,8 @@ class ClipCount:
 
     @property
     def mu(self) -> float:
-        """Cost of one release."""
-        return 0.5 / self.noise_sd**2
+        """Cost of one release, rounded up."""
+        return gaussian_cost(self.noise_sd)
 
     def lattice(self, num_records: int, dimension: int) -> Lattice:
         """Choose the integers: a record above the threshold adds K."""
@@ -436,4 +478,34 @@ class ClipCount:
         return Lattice(bound, float(bound), _scaled_noise(1.0, bound, self.noise_sd), 1)
 
 
-Query = Gradient | LogRatio | NormQuantile | ScoreMoments | ClipCount
+@dataclass(frozen=True)
+class InvalidCount:
+    """Noisy number of records that count as nothing at θ (their log-likelihood or gradient is not finite).
+
+    A record counts 0 or 1, so that replacing one changes the number by at most 1: sensitivity 1.
+
+    Parameters
+    ----------
+    noise_sd
+        Sd of the noise, in records. Cost μ = 1/(2·noise_sd²).
+    """
+
+    noise_sd: float
+    kind: ClassVar[str] = "invalid_count"
+    sensitivity: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        convert_positive(self, "noise_sd")
+
+    @property
+    def mu(self) -> float:
+        """Cost of one release, rounded up."""
+        return gaussian_cost(self.noise_sd)
+
+    def lattice(self, num_records: int, dimension: int) -> Lattice:
+        """Choose the integers: a record that counts as nothing adds K."""
+        bound = 2 ** lattice_bits(num_records, self.noise_sd)
+        return Lattice(bound, float(bound), _scaled_noise(1.0, bound, self.noise_sd), 1)
+
+
+Query = Gradient | LogRatio | NormQuantile | ScoreMoments | ClipCount | InvalidCount

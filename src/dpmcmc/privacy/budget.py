@@ -7,26 +7,15 @@ answers a query spends here *before* touching a record.
 import math
 import threading
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
-from dpmcmc.errors import BudgetExceededError, QueryError
-from dpmcmc.privacy.gaussian import check_delta, check_number, gaussian_mu
+from dpmcmc.errors import BudgetExceededError, NotPrivateError, QueryError
+from dpmcmc.privacy.exact import Exact, check_number, exact_cost, rounded_down, rounded_up
+from dpmcmc.privacy.gaussian import check_delta, gaussian_mu
 from dpmcmc.privacy.subsampled import Scheme, subsampled_steps
 
 _LATTICE_EPSILON_SHARE = 1e-5
 _LATTICE_DELTA_SHARE = 1e-6
-
-
-def _rounded_down(value: Fraction) -> float:
-    """Return the largest float that is at most ``value`` ≥ 0."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) <= value else math.nextafter(nearest, 0.0)
-
-
-def _rounded_up(value: Fraction) -> float:
-    """Return the smallest float that is at least ``value`` ≥ 0."""
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 class _Filter:
@@ -67,33 +56,43 @@ class _Filter:
     @property
     def spent(self) -> float:
         """The cost spent so far, rounded up."""
-        return _rounded_up(self._spent)
+        return rounded_up(self._spent)
 
     @property
     def left(self) -> float:
         """What can still be spent, rounded down: ``spend(budget.left)`` fits."""
         with self._lock:
-            return _rounded_down(self._total - self._spent)
+            return rounded_down(self._total - self._spent)
+
+    @property
+    def room(self) -> tuple[Fraction, Fraction, Fraction]:
+        """What can still be spent, exactly: cost, and of the reserve for discrete noise its ε and its δ."""
+        with self._lock:
+            return (
+                self._total - self._spent,
+                self._lattice_epsilon_reserved - self._lattice_epsilon_spent,
+                self._lattice_delta_reserved - self._lattice_delta_spent,
+            )
 
     @property
     def lattice_epsilon_reserved(self) -> float:
         """The part of ε set aside for discrete noise, rounded down."""
-        return _rounded_down(self._lattice_epsilon_reserved)
+        return rounded_down(self._lattice_epsilon_reserved)
 
     @property
     def lattice_delta_reserved(self) -> float:
         """The part of δ set aside for discrete noise, rounded down."""
-        return _rounded_down(self._lattice_delta_reserved)
+        return rounded_down(self._lattice_delta_reserved)
 
     @property
     def lattice_epsilon_spent(self) -> float:
         """The part of the reserve on ε that is used, rounded up."""
-        return _rounded_up(self._lattice_epsilon_spent)
+        return rounded_up(self._lattice_epsilon_spent)
 
     @property
     def lattice_delta_spent(self) -> float:
         """The part of the reserve on δ that is used, rounded up."""
-        return _rounded_up(self._lattice_delta_spent)
+        return rounded_up(self._lattice_delta_spent)
 
     def reserve_lattice(self) -> None:
         """Set 1e-5 of ε and 1e-6 of δ aside for discrete noise and lower the total accordingly.
@@ -110,7 +109,7 @@ class _Filter:
                 return
             if self._spent > 0:
                 raise QueryError(
-                    f"reserve_lattice() came after {self._currency} = {_rounded_up(self._spent):g} was spent; "
+                    f"reserve_lattice() came after {self._currency} = {rounded_up(self._spent):g} was spent; "
                     "call it before the first query, the total cannot change afterwards"
                 )
             # The remainders are floats, and the reserves are exactly what is left of epsilon and delta.
@@ -118,24 +117,25 @@ class _Filter:
             delta = self._delta * (1.0 - _LATTICE_DELTA_SHARE)
             lattice_epsilon = Fraction(self._epsilon) - Fraction(epsilon)
             # 1e-15 relative covers the rounding of exp and of the product.
-            shrunk = delta * math.exp(-0.5 * _rounded_up(lattice_epsilon)) * (1.0 - 1e-15)
+            shrunk = delta * math.exp(-0.5 * rounded_up(lattice_epsilon)) * (1.0 - 1e-15)
             self._total = Fraction(self._price(epsilon, shrunk))
             self._lattice_epsilon_reserved = lattice_epsilon
             self._lattice_delta_reserved = Fraction(self._delta) - Fraction(delta)
 
-    def can_spend(self, mu: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> bool:
+    def can_spend(self, mu: Exact, *, lattice_epsilon: Exact = 0.0, lattice_delta: Exact = 0.0) -> bool:
         """Whether `spend` with the same arguments would fit now (another thread may be faster)."""
         costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
         with self._lock:
             return self._refusal(*costs) is None
 
-    def spend(self, mu: float, *, lattice_epsilon: float = 0.0, lattice_delta: float = 0.0) -> None:
+    def spend(self, mu: Exact, *, lattice_epsilon: Exact = 0.0, lattice_delta: Exact = 0.0) -> None:
         """Charge one query, or refuse it and change nothing. To be called before the query is answered.
 
         Parameters
         ----------
         mu
-            Cost of the query: μ = 1/(2τ²) for a `Budget`; for a `StepBudget` the number of steps.
+            Cost of the query: μ = 1/(2τ²) for a `Budget`; for a `StepBudget` the number of steps. Floats, integers and
+            fractions are all taken as the exact numbers that they are.
         lattice_epsilon, lattice_delta
             Slack of discrete noise against Gaussian noise: 12 N/S and N·1e-31 for N released numbers with
             integer noise parameter S. Taken from the reserve of `reserve_lattice`.
@@ -156,11 +156,11 @@ class _Filter:
             self._lattice_epsilon_spent += costs[1]
             self._lattice_delta_spent += costs[2]
 
-    def _checked_costs(self, cost: float, lattice_epsilon: float, lattice_delta: float) -> tuple[Fraction, ...]:
+    def _checked_costs(self, cost: Exact, lattice_epsilon: Exact, lattice_delta: Exact) -> tuple[Fraction, ...]:
         return (
-            Fraction(check_number(self._currency, cost, at_least=0.0)),
-            Fraction(check_number("lattice_epsilon", lattice_epsilon, at_least=0.0)),
-            Fraction(check_number("lattice_delta", lattice_delta, at_least=0.0)),
+            exact_cost(self._currency, cost),
+            exact_cost("lattice_epsilon", lattice_epsilon),
+            exact_cost("lattice_delta", lattice_delta),
         )
 
     def _refusal(self, cost: Fraction, lattice_epsilon: Fraction, lattice_delta: Fraction) -> str | None:
@@ -168,7 +168,7 @@ class _Filter:
         left = self._total - self._spent
         if cost > left:
             return (
-                f"{self._currency} = {float(cost)!r} was asked, {_rounded_down(left)!r} is left of "
+                f"{self._currency} = {float(cost)!r} was asked, {rounded_down(left)!r} is left of "
                 f"{float(self._total)!r}; "
                 "ask with more noise, stop here, or start with a larger epsilon or delta"
             )
@@ -184,11 +184,18 @@ class _Filter:
                 )
             if asked > reserved - spent:
                 return (
-                    f"{name} = {float(asked)!r} was asked, {_rounded_down(reserved - spent)!r} is left "
-                    f"of the reserve of {_rounded_down(reserved)!r}; "
+                    f"{name} = {float(asked)!r} was asked, {rounded_down(reserved - spent)!r} is left "
+                    f"of the reserve of {rounded_down(reserved)!r}; "
                     "use a larger integer noise parameter or stop here"
                 )
         return None
+
+    def __reduce__(self) -> NoReturn:
+        # copy.copy, copy.deepcopy and pickle all come here.
+        raise NotPrivateError(
+            f"a {type(self).__name__} cannot be copied or pickled: what is spent from one copy the other would not "
+            "know, and both together would exceed (epsilon, delta); share the one object"
+        )
 
     def __repr__(self) -> str:
         return (
@@ -208,7 +215,8 @@ class Budget(_Filter):
 
     Costs are added as exact fractions (floats are dyadic, so these stay short), so that no number of
     roundings can let the sum past the total; `left` is rounded down. To use the budget up, spend `left` last:
-    ten rounded tenths of the total may exceed it, in which case the tenth is refused.
+    ten rounded tenths of the total may exceed it, in which case the tenth is refused. A budget cannot be copied or
+    pickled: that would make two of it.
 
     Parameters
     ----------

@@ -6,12 +6,14 @@ they answer only with values whose δ stays below the target even after the wors
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import erfc, erfcx
 
 from dpmcmc.errors import QueryError
+from dpmcmc.privacy.exact import Exact, check_number, exact_cost, rounded_down, rounded_up
 
 Array = npt.NDArray[np.float64]
 
@@ -26,31 +28,6 @@ _UNIT_WEIGHTS = 0.5 * _WEIGHTS
 _SERIES_FROM = 50.0
 # Beyond this log δ < −1e8, and the leading term of erfcx(a) − erfcx(b) is far more exact than needed.
 _LEADING_TERM_FROM = 1e4
-
-
-def check_number(name: str, value: float, *, above: float = -math.inf, at_least: float = -math.inf) -> float:
-    """Return ``value`` as a float, or raise a `QueryError` that names the argument.
-
-    Parameters
-    ----------
-    name
-        The argument as the caller knows it.
-    value
-        What the caller gave.
-    above, at_least
-        Open and closed lower bounds.
-    """
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise QueryError(f"{name} = {value!r} is not a number; pass a finite real number") from None
-    if not math.isfinite(number):
-        raise QueryError(f"{name} = {number} is not finite; pass a finite real number")
-    if number <= above:
-        raise QueryError(f"{name} = {number} must be greater than {above:g}; pass a larger {name}")
-    if number < at_least:
-        raise QueryError(f"{name} = {number} must be at least {at_least:g}; pass a larger {name}")
-    return number
 
 
 def check_delta(delta: float) -> float:
@@ -156,13 +133,31 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return math.exp(gaussian_log_delta(mu, epsilon))
 
 
+def gaussian_delta_bound(mu: float, epsilon: float) -> float:
+    """Return a certain upper bound on `gaussian_delta`: the value plus its rounding error, rounded up.
+
+    Examples
+    --------
+    >>> gaussian_delta_bound(2.0, 4.0) > gaussian_delta(2.0, 4.0)
+    True
+    """
+    mu = check_number("mu", mu, at_least=0.0)
+    epsilon = check_number("epsilon", epsilon, at_least=0.0)
+    if mu == 0.0:
+        return 0.0
+    value, error = _log_delta(mu, epsilon)
+    # One unit in the last place for the sum, and two for the exponential.
+    bound = math.exp(math.nextafter(value + error, math.inf))
+    return min(1.0, math.nextafter(math.nextafter(bound, math.inf), math.inf))
+
+
 def _certified(mu: float, epsilon: float, log_target: float) -> bool:
     """Whether δ(mu, epsilon) ≤ δ for certain, whatever the rounding of log δ and of the target."""
     value, error = _log_delta(mu, epsilon)
     return value + error + 1e-15 * abs(log_target) <= log_target
 
 
-def _last_certified(safe: float, unsafe: float, is_safe: Callable[[float], bool]) -> float:
+def last_certified(safe: float, unsafe: float, is_safe: Callable[[float], bool]) -> float:
     """Bisect between a certified and an uncertified value down to neighbouring floats."""
     while True:
         # The geometric mean crosses many orders of magnitude at the pace of the arithmetic one.
@@ -211,7 +206,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         unsafe, safe = safe, safe / 16.0
         if safe < 1e-300:
             return 0.0  # δ(ε) of no query at all is 0: always safe
-    return _last_certified(safe, unsafe, is_safe)
+    return last_certified(safe, unsafe, is_safe)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -245,4 +240,61 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     unsafe, safe = 0.0, math.sqrt(mu) + mu
     while not is_safe(safe):
         unsafe, safe = safe, 2.0 * safe
-    return _last_certified(safe, unsafe, is_safe)
+    return last_certified(safe, unsafe, is_safe)
+
+
+def gaussian_cost(noise_multiplier: float) -> float:
+    """Return the cost μ of one Gaussian query: the smallest float that is at least 1/(2τ²).
+
+    Parameters
+    ----------
+    noise_multiplier
+        τ = noise sd / sensitivity.
+
+    Examples
+    --------
+    >>> gaussian_cost(4.0)
+    0.03125
+    >>> Fraction(gaussian_cost(20.0)) > Fraction(1, 800)
+    True
+    """
+    multiplier = check_number("noise_multiplier", noise_multiplier, above=0.0)
+    try:
+        return rounded_up(1 / (2 * Fraction(multiplier) ** 2))
+    except OverflowError:
+        raise QueryError(
+            f"noise_multiplier = {multiplier} is so small that its cost is no finite number; pass a larger one"
+        ) from None
+
+
+def smallest_noise_multiplier(num_queries: int, mu: Exact) -> float:
+    """Return the smallest float τ with which ``num_queries`` times `gaussian_cost` is at most ``mu``, exactly.
+
+    Parameters
+    ----------
+    num_queries
+        Number k ≥ 1 of queries with the same τ.
+    mu
+        What they may cost together, > 0.
+
+    Examples
+    --------
+    >>> smallest_noise_multiplier(32, 1.0)
+    4.0
+    """
+    if isinstance(num_queries, bool) or int(num_queries) != num_queries or num_queries < 1:
+        raise QueryError(f"num_queries = {num_queries!r} must be a whole number of at least 1")
+    # The most that one query may cost is a float, and a rounded-up cost is at most that if the cost itself is.
+    most = rounded_down(exact_cost("mu", mu) / int(num_queries))
+    if most == 0.0:
+        raise QueryError(f"mu = {float(mu)!r} is too small for {num_queries} queries; pass a larger mu")
+
+    def fits(multiplier: float) -> bool:
+        return 2 * Fraction(most) * Fraction(multiplier) ** 2 >= 1
+
+    multiplier = math.sqrt(0.5) / math.sqrt(most)
+    while fits(multiplier):
+        multiplier = math.nextafter(multiplier, 0.0)
+    while not fits(multiplier):
+        multiplier = math.nextafter(multiplier, math.inf)
+    return multiplier

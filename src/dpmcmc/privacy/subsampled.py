@@ -6,20 +6,23 @@ with it are safe; no filter is known for this mechanism, so noise, sampling prob
 fixed beforehand.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable
-from typing import Literal, get_args
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import DensePLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
-from scipy.integrate import trapezoid
-from scipy.optimize import brentq
 
 from dpmcmc.errors import QueryError
-from dpmcmc.privacy.gaussian import check_delta, check_number, gaussian_delta, gaussian_mu
+from dpmcmc.privacy.exact import check_number, rounded_up
+from dpmcmc.privacy.gaussian import check_delta, gaussian_delta_bound, gaussian_epsilon, gaussian_mu, last_certified
+
+if TYPE_CHECKING:  # dp-accounting takes long to load, and only batches need it
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 
 Scheme = Literal["without_replacement", "poisson"]
 
@@ -45,6 +48,8 @@ _WINDOW_TAIL = 1e-15
 # at most 3e-16 per step and 1e-13.
 _ROUNDING_PER_STEP = 1e-15
 _ROUNDING_OF_TRANSFORMS = 1e-12
+# An ε beyond this is not searched for: it would protect nobody.
+_MAX_EPSILON = 1024.0
 
 
 def _mechanism(noise_ratio: float, sampling_prob: float, scheme: Scheme) -> GaussianPrivacyLoss:
@@ -54,6 +59,8 @@ def _mechanism(noise_ratio: float, sampling_prob: float, scheme: Scheme) -> Gaus
     mixture lie up to 2C apart, and "remove" is the larger of the two curves for ε ≥ 0. Under Poisson sampling
     each of the two records is present or absent on its own: ±C about 0, which is what REPLACE means there.
     """
+    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+
     without_replacement = scheme == "without_replacement"
     return GaussianPrivacyLoss(
         noise_ratio / 2.0 if without_replacement else noise_ratio,
@@ -70,6 +77,8 @@ def _loss_sd(mechanism: GaussianPrivacyLoss) -> float:
 
     Half the integral is the mean square over losses > 0, by parts; that over losses < 0 is smaller.
     """
+    from scipy.integrate import trapezoid
+
     largest = float(mechanism.connect_dots_bounds().epsilon_upper)
     # Below 1e-15 the library's logarithm of sinh fails.
     points = np.append(0.0, np.maximum(1e-13, largest * np.geomspace(1e-9, 1.0, 301)))
@@ -116,6 +125,9 @@ def symmetric_distribution(
     Ghazi, Kamath, Kumar & Manurangsi (2022), "Connect the dots: tighter discrete approximations of privacy
     loss distributions".
     """
+    from dp_accounting.pld.pld_pmf import DensePLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
     losses = grid_step * np.arange(num_points + 1, dtype=np.float64)
     deltas = mechanism.get_delta_for_epsilon(losses)
     one_sided = create_pmf_pessimistic_connect_dots_fixed_gap(grid_step, 0, num_points, deltas)
@@ -149,34 +161,42 @@ def _one_block(noise_ratio: float, sampling_prob: float, scheme: Scheme, steps_s
     return step.self_compose(_BLOCK, _WINDOW_TAIL)
 
 
+@functools.lru_cache(maxsize=4)
+def _composed(
+    noise_ratio: float, sampling_prob: float, num_steps: int, scheme: Scheme
+) -> tuple[PrivacyLossDistribution, float]:
+    """Return the pair that dominates so many steps, and the rounding to charge."""
+    # Powers of 4, so that a search over steps re-uses the same grid.
+    mechanism = noise_ratio, sampling_prob, scheme, 4 ** max(11, math.ceil(math.log(num_steps, 4)))
+    composed, rounding = _one_step(*mechanism)
+    if num_steps == 1:
+        return composed, rounding
+    blocks, others = divmod(num_steps, _BLOCK)
+    parts = [_one_block(*mechanism).self_compose(blocks, _WINDOW_TAIL)] if blocks else []
+    parts += [composed.self_compose(others, _WINDOW_TAIL)] if others else []
+    composed = functools.reduce(lambda left, right: left.compose(right, 0.0), parts)
+    return composed, num_steps * rounding + _ROUNDING_OF_TRANSFORMS
+
+
 def _bounded_delta(noise_ratio: float, sampling_prob: float, num_steps: int, epsilon: float, scheme: Scheme) -> float:
     """Return `subsampled_delta` of arguments that are known to be good."""
     if num_steps == 0:
         return 0.0
     if sampling_prob == 1.0:
-        # Two units more than rounding can take away from the product.
-        cost = math.nextafter(num_steps * _full_batch_cost(noise_ratio) * (1.0 + 1e-15), math.inf)
-        return min(1.0, gaussian_delta(cost, epsilon) * (1.0 + 1e-11))
-    # Powers of 4, so that a search over steps re-uses the same grid.
-    mechanism = noise_ratio, sampling_prob, scheme, 4 ** max(11, math.ceil(math.log(num_steps, 4)))
-    composed, rounding = _one_step(*mechanism)
-    if num_steps > 1:
-        blocks, others = divmod(num_steps, _BLOCK)
-        parts = [_one_block(*mechanism).self_compose(blocks, _WINDOW_TAIL)] if blocks else []
-        parts += [composed.self_compose(others, _WINDOW_TAIL)] if others else []
-        composed = functools.reduce(lambda left, right: left.compose(right, 0.0), parts)
+        return gaussian_delta_bound(_full_batches_cost(noise_ratio, num_steps), epsilon)
+    composed, rounding = _composed(noise_ratio, sampling_prob, num_steps, scheme)
     # The losses are rounded products of the grid's step.
     finite = float(composed.get_delta_for_epsilon(epsilon * (1.0 - 1e-15)))
-    return min(1.0, max(0.0, finite) + num_steps * rounding + (_ROUNDING_OF_TRANSFORMS if num_steps > 1 else 0.0))
+    return min(1.0, max(0.0, finite) + rounding)
 
 
-def _full_batch_cost(noise_ratio: float) -> float:
-    """Return μ of one step over all records: sensitivity 2C, so τ = noise_ratio/2 and μ = 1/(2τ²)."""
-    return 2.0 / noise_ratio**2
+def _full_batches_cost(noise_ratio: float, num_steps: int) -> float:
+    """Return μ of steps over all records, rounded up: sensitivity 2C, so τ = noise_ratio/2 and μ = 1/(2τ²) each."""
+    return rounded_up(num_steps * 2 / Fraction(noise_ratio) ** 2)
 
 
 def _check_mechanism(noise_ratio: float, sampling_prob: float, scheme: str) -> tuple[float, float, Scheme]:
-    """Return the checked arguments that both public functions share."""
+    """Return the checked arguments that all public functions share."""
     noise_ratio = check_number("noise_ratio", noise_ratio, above=0.0)
     sampling_prob = check_number("sampling_prob", sampling_prob, above=0.0)
     if sampling_prob > 1.0:
@@ -232,11 +252,63 @@ def subsampled_delta(
     """
     noise_ratio, sampling_prob, scheme = _check_mechanism(noise_ratio, sampling_prob, scheme)
     epsilon = check_number("epsilon", epsilon, at_least=0.0)
+    return _bounded_delta(noise_ratio, sampling_prob, _check_steps(num_steps), epsilon, scheme)
+
+
+def subsampled_epsilon(
+    noise_ratio: float,
+    sampling_prob: float,
+    num_steps: int,
+    delta: float,
+    scheme: Scheme = "without_replacement",
+) -> float:
+    """Return the smallest ε found at which so many batches certainly have δ(ε) ≤ ``delta``.
+
+    Parameters
+    ----------
+    noise_ratio, sampling_prob, num_steps, scheme
+        As in `subsampled_delta`.
+    delta
+        Privacy parameter δ in (0, 1).
+
+    Returns
+    -------
+    float
+        ε for which ``subsampled_delta(...) <= delta`` was computed, while the next smaller float was found not to fit;
+        0.0 if δ(0) is already small enough.
+
+    Raises
+    ------
+    QueryError
+        If no ε is enough, because the rounding that is charged exceeds ``delta``.
+    """
+    noise_ratio, sampling_prob, scheme = _check_mechanism(noise_ratio, sampling_prob, scheme)
+    num_steps, delta = _check_steps(num_steps), check_delta(delta)
+    if num_steps > 0 and sampling_prob == 1.0:
+        return gaussian_epsilon(_full_batches_cost(noise_ratio, num_steps), delta)
+
+    def is_safe(epsilon: float) -> bool:
+        return _bounded_delta(noise_ratio, sampling_prob, num_steps, epsilon, scheme) <= delta
+
+    if is_safe(0.0):
+        return 0.0
+    unsafe, safe = 0.0, 1.0
+    while not is_safe(safe):
+        unsafe, safe = safe, 2.0 * safe
+        if safe > _MAX_EPSILON:
+            raise QueryError(
+                f"no epsilon up to {_MAX_EPSILON:g} is enough for {num_steps} steps and delta = {delta:g}; "
+                "pass fewer steps, more noise or a larger delta"
+            )
+    return last_certified(safe, unsafe, is_safe)
+
+
+def _check_steps(num_steps: int) -> int:
     if int(check_number("num_steps", num_steps, at_least=0.0)) != num_steps:
         raise QueryError(f"num_steps = {num_steps} is not a whole number; pass an integer")
     if num_steps > MAX_STEPS:
         raise QueryError(f"num_steps = {num_steps} is above {MAX_STEPS}; pass fewer steps")
-    return _bounded_delta(noise_ratio, sampling_prob, int(num_steps), epsilon, scheme)
+    return int(num_steps)
 
 
 def _largest_within(log_excess: Callable[[int], float], guess: int) -> int:
@@ -245,6 +317,8 @@ def _largest_within(log_excess: Callable[[int], float], guess: int) -> int:
     A bracket by growing strides from the guess, then its root by Brent's method on log n, in which the excess
     is nearly linear; n fits and n + 1 does not by evaluation.
     """
+    from scipy.optimize import brentq
+
     fits = log_excess(guess) <= 0.0
     low = high = guess
     stride = 1.25
@@ -307,7 +381,7 @@ def _steps_within(noise_ratio: float, sampling_prob: float, scheme: Scheme, epsi
     total = gaussian_mu(epsilon, delta) if epsilon > 0.0 else delta**2
     # The central limit: n losses of sd s look like one Gaussian query of μ = n·s²/2.
     step_cost = (
-        _full_batch_cost(noise_ratio)
+        _full_batches_cost(noise_ratio, 1)
         if sampling_prob == 1.0
         else 0.5 * _loss_sd(_mechanism(noise_ratio, sampling_prob, scheme)) ** 2
     )
