@@ -1,6 +1,6 @@
-"""The errors that dpmcmc raises. None of them ever carries a value taken from a record.
+"""The errors and warnings of dpmcmc. None of them ever carries a value taken from a record.
 
-Every message names the argument, what was wrong with it and the remedy. All are raised before any
+Every message names what was wrong and the remedy. All errors are raised before any
 privacy budget is spent.
 """
 
@@ -31,3 +31,7 @@ class NotPrivateError(DPMCMCError):
 
 class ResultError(DPMCMCError, ValueError):
     """Draws do not fit together, or a file is not a posterior of this package or cannot be written."""
+
+
+class DPMCMCWarning(UserWarning):
+    """A run has a problem that its released quantities show: nothing moved, chains disagree, too few draws."""

@@ -12,7 +12,7 @@ import pytest
 import xarray
 
 from dpmcmc.errors import DPMCMCError, NotPrivateError, ResultError
-from dpmcmc.results import arviz_bridge, files, load
+from dpmcmc.results import RecordCheck, arviz_bridge, files, load
 from tests.results.cases import STATEMENTS, assert_same, group_names, make_posterior
 
 
@@ -39,6 +39,7 @@ def test_loads_what_was_saved(kind, path):
         {"num_warmup": 0, "warmup_stats": {}},
         {"sample_stats": {}, "warmup_stats": {}},
         {"constant": True},
+        {"record_check": RecordCheck(estimate=-3.25, noise_sd=2.0, num_records=1000)},
         {"dims": {}, "coords": {}},
         {"dims": {"covariance": ["row", "column"]}, "coords": {"row": [10, 20]}},
         {"model": "Größe / 模型", "sampler": ""},
@@ -81,10 +82,36 @@ def test_arviz_reads_the_file(tmp_path):
     data.close()
 
 
-def test_saving_again_replaces(path):
-    make_posterior("private").save(path)
+def test_paid_draws_are_not_overwritten_unasked(path):
+    first = make_posterior("private")
+    first.save(path)
+    with pytest.raises(ResultError, match="overwrite=True"):
+        make_posterior("seeded").save(path)
+    assert_same(load(path), first)
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+def test_a_path_that_another_process_took_meanwhile_is_left_alone(path, monkeypatch):
+    first, second = make_posterior("private"), make_posterior("seeded")
+    to_arviz = type(second).to_arviz
+
+    def slow(posterior):
+        if posterior is second:
+            first.save(path)
+        return to_arviz(posterior)
+
+    monkeypatch.setattr(type(second), "to_arviz", slow)
+    with pytest.raises(ResultError, match="meanwhile"):
+        second.save(path)
+    monkeypatch.undo()
+    assert_same(load(path), first)
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+def test_saving_again_replaces_if_asked(path):
+    make_posterior("private").save(path, overwrite=True)
     second = make_posterior("seeded", num_draws=9)
-    second.save(path)
+    second.save(path, overwrite=True)
     assert_same(load(path), second)
     assert [item.name for item in path.parent.iterdir()] == [path.name]
 
@@ -115,7 +142,7 @@ def test_a_failed_save_changes_nothing(step, existing, tmp_path, monkeypatch):
     }[step]
     monkeypatch.setattr(owner, name, failing)
     with pytest.raises(OSError, match="No space left"):
-        make_posterior("seeded").save(path)
+        make_posterior("seeded").save(path, overwrite=True)
     monkeypatch.undo()
     assert sorted((item.name, item.read_bytes()) for item in tmp_path.iterdir()) == before
     if existing:
@@ -139,7 +166,7 @@ def test_a_failed_save_keeps_the_old_zarr_store(failing_call, tmp_path, monkeypa
 
     monkeypatch.setattr(os, "replace", fail_once)
     with pytest.raises(OSError, match="Input/output"):
-        make_posterior("seeded").save(path)
+        make_posterior("seeded").save(path, overwrite=True)
     monkeypatch.undo()
     assert len(calls) >= failing_call
     assert [item.name for item in tmp_path.iterdir()] == ["posterior.zarr"]
@@ -159,7 +186,7 @@ def test_a_full_disk_is_an_error_and_the_process_lives(tmp_path):
         first.save(path)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
         try:
-            make_posterior("seeded", num_draws=20_000).save(path)
+            make_posterior("seeded", num_draws=20_000).save(path, overwrite=True)
         except OSError as error:
             print("refused", error.errno)
         assert_same(load(path), first)
@@ -190,14 +217,31 @@ def test_zarr_is_asked_for_by_name_where_it_is_missing(tmp_path, monkeypatch):
         make_posterior().save(tmp_path / "posterior.zarr")
 
 
-def test_a_directory_that_is_not_a_store_is_not_replaced(tmp_path):
-    pytest.importorskip("zarr")
-    target = tmp_path / "precious.zarr"
-    target.mkdir()
-    (target / "thesis.txt").write_text("years of work")
-    with pytest.raises(ResultError, match="not a Zarr store"):
-        make_posterior().save(target)
-    assert (target / "thesis.txt").read_text() == "years of work"
+def make_other(path, kind):
+    """Put something at ``path`` that is not a posterior, and return a function that reads all of it."""
+    if kind == "folder":
+        path.mkdir()
+        (path / "thesis.txt").write_text("years of work")
+        return (path / "thesis.txt").read_text
+    if kind == "netCDF of others":
+        xarray.Dataset({"x": ("time", np.arange(3))}).to_netcdf(path, engine="h5netcdf")
+    else:
+        path.write_text("years of work")
+    return path.read_bytes
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+@pytest.mark.parametrize("kind", ["folder", "file", "netCDF of others"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_not_a_posterior_is_never_replaced(suffix, kind, overwrite, tmp_path):
+    if suffix == ".zarr":
+        pytest.importorskip("zarr")
+    target = tmp_path / f"precious{suffix}"
+    read = make_other(target, kind)
+    before = read()
+    with pytest.raises(ResultError, match="not a posterior of dpmcmc" if overwrite else "exists"):
+        make_posterior().save(target, overwrite=overwrite)
+    assert read() == before
     assert [item.name for item in tmp_path.iterdir()] == [target.name]
 
 
@@ -234,32 +278,93 @@ def test_a_netcdf_file_of_others_is_refused(tmp_path):
         load(path)
 
 
+def tampered(path, tamper, kind="seeded"):
+    """Write a posterior's file, changed by ``tamper``."""
+    tree = arviz_bridge.as_tree(make_posterior(kind, record_check=CHECK).to_arviz())
+    tamper(tree)
+    tree.to_netcdf(path / "posterior.nc", engine="h5netcdf")
+    return path / "posterior.nc"
+
+
+CHECK = RecordCheck(estimate=3.0, noise_sd=2.0, num_records=1000)
+CLAIMED = STATEMENTS["private"].to_json()
+MODE = STATEMENTS["private"].mode
+
+
+def test_what_is_not_tampered_with_is_loaded(tmp_path):
+    assert_same(load(tampered(tmp_path, lambda tree: None)), make_posterior(record_check=CHECK))
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"privacy": "{}"},
         {"privacy": STATEMENTS["seeded"].to_json().replace("false", "true")},
+        {"privacy": CLAIMED},
+        {"private": 1},
+        {"mode": MODE},
+        {"private": 1, "mode": MODE},
+        {"privacy": CLAIMED, "private": 1, "mode": MODE},
         {"parameters": '["other"]'},
+        {"parameters": '["beta", "sigma"]'},
+        {"parameters": "3"},
         {"renamed_parameters": "?"},
+        {"renamed_parameters": "[]"},
+        {"record_check": '{"estimate": 3.0, "noise_sd": 2.0, "num_records": 999}'},
+        {"record_check": '{"estimate": null, "noise_sd": 2.0, "num_records": 1000}'},
+        {"record_check": '{"estimate": 3.0}'},
         {"dpmcmc_format": 99},
         {"dpmcmc_format": "?"},
     ],
-    ids=lambda change: next(iter(change)),
+    ids=lambda change: "+".join(change),
 )
-def test_a_file_that_was_tampered_with_is_refused(change, tmp_path):
-    tree = arviz_bridge.as_tree(make_posterior().to_arviz())
-    tree.attrs.update(change)
-    tree.to_netcdf(tmp_path / "posterior.nc", engine="h5netcdf")
+def test_a_file_whose_root_says_something_else_is_refused(change, tmp_path):
     with pytest.raises(DPMCMCError, match=r"posterior\.nc"):
-        load(tmp_path / "posterior.nc")
+        load(tampered(tmp_path, lambda tree: tree.attrs.update(change)))
 
 
-def test_statistics_added_to_a_file_are_refused(tmp_path):
-    tree = arviz_bridge.as_tree(make_posterior().to_arviz())
-    tree["sample_stats"]["energy"] = tree["sample_stats"]["step_size"]
-    tree.to_netcdf(tmp_path / "posterior.nc", engine="h5netcdf")
-    with pytest.raises(NotPrivateError, match="energy"):
-        load(tmp_path / "posterior.nc")
+@pytest.mark.parametrize("group", ["posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"])
+@pytest.mark.parametrize("change", [{"privacy": CLAIMED}, {"private": 1}, {"mode": MODE}], ids=lambda c: next(iter(c)))
+def test_a_file_whose_groups_say_something_else_is_refused(group, change, tmp_path):
+    with pytest.raises(ResultError, match=f"its {group} says about"):
+        load(tampered(tmp_path, lambda tree: tree[group].attrs.update(change)))
+
+
+@pytest.mark.parametrize("group", ["sample_stats", "warmup_posterior", "warmup_sample_stats"])
+@pytest.mark.parametrize("dimension", ["chain", "draw"])
+def test_a_file_whose_groups_differ_in_size_is_refused(group, dimension, tmp_path):
+    def cut(tree):
+        tree[group] = xarray.DataTree(tree[group].to_dataset().isel({dimension: slice(1, None)}))
+
+    with pytest.raises(ResultError, match="chains and draws"):
+        load(tampered(tmp_path, cut))
+
+
+def test_a_file_with_a_group_or_a_parameter_of_others_is_refused(tmp_path):
+    def group(tree):
+        tree["log_likelihood"] = xarray.DataTree(tree["posterior"].to_dataset())
+
+    def parameter(tree):
+        tree["posterior"]["gamma"] = tree["posterior"]["sigma"]
+
+    for tamper, name in ((group, "log_likelihood"), (parameter, "gamma")):
+        with pytest.raises(ResultError, match=name):
+            load(tampered(tmp_path, tamper))
+
+
+def test_a_file_of_the_first_format_is_refused_plainly(tmp_path):
+    with pytest.raises(ResultError, match=r"another version of dpmcmc \(format 1; this one reads 2\)"):
+        load(tampered(tmp_path, lambda tree: tree.attrs.update(dpmcmc_format=1)))
+
+
+@pytest.mark.parametrize("kind", ["private", "seeded"])
+@pytest.mark.parametrize("name", ["energy", "ratios_clipped"])
+def test_statistics_added_to_a_file_are_refused(kind, name, tmp_path):
+    def add(tree):
+        tree["sample_stats"][name] = tree["sample_stats"]["step_size"]
+
+    with pytest.raises(NotPrivateError, match=name):
+        load(tampered(tmp_path, add, kind))
 
 
 def test_pickled_objects_in_a_store_are_refused(tmp_path):

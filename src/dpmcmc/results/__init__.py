@@ -3,7 +3,8 @@
 Nothing here sees a record; it holds released quantities only, and refuses to hold others.
 """
 
+from dpmcmc.results.diagnostics import RecordCheck
 from dpmcmc.results.posterior import Posterior, load
 from dpmcmc.results.table import summary_table
 
-__all__ = ["Posterior", "load", "summary_table"]
+__all__ = ["Posterior", "RecordCheck", "load", "summary_table"]

@@ -65,13 +65,16 @@ def as_tree(data: Any) -> Any:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence what ArviZ says about one chain, few draws or constant draws: its NaN says the same."""
-    logger = logging.getLogger("arviz")
-    level = logger.level
+    # ArviZ 0.x logs through an object of its own, which `getLogger` does not know.
+    known = [logging.getLogger("arviz"), getattr(import_arviz(), "_log", None)]
+    levels = [(logger, logger.level) for logger in known if logger is not None]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", category=RuntimeWarning)
         warnings.simplefilter("ignore", category=UserWarning)
-        logger.setLevel(logging.ERROR)
+        for logger, _ in levels:
+            logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            logger.setLevel(level)
+            for logger, level in levels:
+                logger.setLevel(level)

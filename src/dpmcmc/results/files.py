@@ -19,8 +19,6 @@ from dpmcmc.errors import ResultError
 
 __all__ = ["check_path", "read_tree", "write_tree"]
 
-_ZARR_MARKS = (".zgroup", "zarr.json")
-
 
 def check_path(path: str | os.PathLike[str]) -> Path:
     """Return ``path`` if its suffix is one that can be written and read here, else raise."""
@@ -32,8 +30,8 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def write_tree(tree: Any, path: str | os.PathLike[str]) -> Path:
-    """Write ``tree`` under ``path``, replacing an earlier one only once the new one is complete on disk.
+def write_tree(tree: Any, path: str | os.PathLike[str], *, overwrite: bool) -> Path:
+    """Write ``tree`` under ``path``; an earlier one is replaced, if at all, once the new one is complete on disk.
 
     Replacing a netCDF file is atomic. A Zarr store is a directory, which no operating system replaces in one step: the
     old one is moved aside first and moved back if the second step fails.
@@ -45,11 +43,12 @@ def write_tree(tree: Any, path: str | os.PathLike[str]) -> Path:
     try:
         if target.suffix == ".nc":
             _write_bytes(tree.to_netcdf(None, engine="h5netcdf"), temporary)
-            os.replace(temporary, target)
         else:
             # Format 2 is read by every version of Zarr; its texts need no object codec that could be pickle.
             tree.to_zarr(temporary, mode="w", zarr_format=2, consolidated=True)
-            _replace_directory(temporary, target)
+        if not overwrite and os.path.lexists(target):  # another process may have been faster
+            raise ResultError(f"{str(target)!r} has come into being meanwhile; save to another path")
+        _replace(temporary, target)
     except BaseException:
         _remove(temporary)
         raise
@@ -86,12 +85,10 @@ def _write_bytes(content: Any, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _replace_directory(new: Path, target: Path) -> None:
-    if not target.exists():
+def _replace(new: Path, target: Path) -> None:
+    if not target.is_dir():
         os.replace(new, target)
         return
-    if not any((target / mark).exists() for mark in _ZARR_MARKS):
-        raise ResultError(f"{str(target)!r} exists and is not a Zarr store; choose another path")
     aside = new.with_suffix(".old")
     os.replace(target, aside)
     try:
@@ -103,7 +100,7 @@ def _replace_directory(new: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)

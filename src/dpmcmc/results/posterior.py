@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcmc.errors import NotPrivateError, QueryError, ResultError
+from dpmcmc.errors import DPMCMCWarning, NotPrivateError, QueryError, ResultError
 from dpmcmc.privacy.statement import NOISE_FREE_MODE, PrivacyStatement
 from dpmcmc.results import arviz_bridge
+from dpmcmc.results.diagnostics import RecordCheck, problems, without_still_entries
 from dpmcmc.results.files import check_path, read_tree, write_tree
 
 if TYPE_CHECKING:
@@ -33,8 +36,9 @@ RELEASED_STATS = ("acceptance", "step_size")
 NOISE_FREE_STATS = (*RELEASED_STATS, "ratios_clipped")
 """The same for a run without noise, and for no other: neither a private nor a seeded one."""
 
-_FORMAT = 1
+_FORMAT = 2
 _SAMPLE_DIMENSIONS = ("chain", "draw")
+_GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -57,6 +61,8 @@ class Posterior:
     dims, coords
         Names of the parameters' own dimensions, and labels along these, as in ArviZ:
         ``dims={"beta": ["coefficient"]}, coords={"coefficient": ["age", "income"]}``.
+    record_check
+        The released, noised count of records that counted as nothing; None if none was released.
 
     Raises
     ------
@@ -70,8 +76,12 @@ class Posterior:
     >>> from dpmcmc.privacy.statement import SEEDED_MODE
     >>> privacy = PrivacyStatement(private=False, mode=SEEDED_MODE, epsilon=1.0, delta=1e-6, num_records=100,
     ...                            accountant="Gaussian composition")
-    >>> Posterior(draws={"beta": np.zeros((4, 100, 3))}, privacy=privacy, sampler="DP-HMC", model="logistic")
-    Posterior(model='logistic', sampler='DP-HMC', 4 chains × 100 draws, not private: seeded)
+    >>> draws = {"beta": np.zeros((4, 100, 3))}
+    >>> posterior = Posterior(draws=draws, privacy=privacy, sampler="DP-HMC", model="logistic")
+    >>> posterior
+    Posterior(model='logistic', sampler='DP-HMC', 4 chains × 100 draws, not private: seeded, 1 warning)
+    >>> posterior.warnings[0][:46]
+    '4 of 4 chains did not move at all in 100 draws'
     """
 
     draws: Mapping[str, np.ndarray]
@@ -83,10 +93,16 @@ class Posterior:
     model: str
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    record_check: RecordCheck | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.privacy, PrivacyStatement):
             raise ResultError(f"privacy is a {type(self.privacy).__name__}; give a PrivacyStatement")
+        if self.record_check is not None and self.record_check.num_records != self.privacy.num_records:
+            raise ResultError(
+                f"record_check is about {self.record_check.num_records} records and privacy about "
+                f"{self.privacy.num_records}; they must agree"
+            )
         draws = _arrays("draws", self.draws)
         if not draws:
             raise ResultError("draws is empty; give at least one parameter")
@@ -133,24 +149,36 @@ class Posterior:
         acceptance = self.sample_stats.get("acceptance")
         return None if acceptance is None else float(np.mean(acceptance))
 
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the run as far as released quantities tell, with the remedies; empty if nothing is."""
+        return problems(self)
+
     def summary(self, **options: Any) -> pandas.DataFrame:
         """Return mean, sd, interval, MCSE, ESS and R̂ of every parameter, by :func:`arviz.summary`.
 
-        What cannot be estimated (R̂ of one chain or of constant draws, ESS of fewer than four draws) is NaN.
-        ``attrs`` of the table hold the privacy statement; if the run was not private, the name of its index says so,
-        which shows wherever the table is printed or written to CSV.
+        What cannot be estimated (R̂ of one chain, ESS of fewer than four draws, both of draws that never moved) is NaN.
+        ``attrs`` of the table hold the privacy statement and the warnings, each of which is also given as a
+        :class:`~dpmcmc.errors.DPMCMCWarning`; if the run was not private, the name of its index says so, which shows
+        wherever the table is printed or written to CSV.
 
         Parameters
         ----------
         **options
             Passed to :func:`arviz.summary`, for example ``kind="diagnostics"`` or ``round_to=4``.
         """
-        data = self.to_arviz()
+        summarise = arviz_bridge.import_arviz().summary
+        moved = without_still_entries(self.draws)
         with arviz_bridge.quiet():
-            table = arviz_bridge.import_arviz().summary(data, **options)
-        table.attrs.update(self._privacy_attributes())
+            table = summarise(self.to_arviz(), **options)
+            if moved is not None:
+                other = summarise(_rebuild(self._fields() | {"draws": moved}).to_arviz(), **options)
+                table = _with_errors_of(other, table, options.get("fmt", "wide"))
+        table.attrs.update(_privacy_attributes(self.privacy), warnings=self.warnings)
         if not self.privacy.private and hasattr(table, "columns"):  # fmt="xarray" has attributes only
             table.index.name = self.privacy.mode
+        for text in self.warnings:
+            warnings.warn(text, DPMCMCWarning, stacklevel=2)
         return table
 
     def to_arviz(self) -> Any:
@@ -177,7 +205,7 @@ class Posterior:
             kept,
             dims={variables[name]: names for name, names in self.dims.items()},
             coords=self.coords,
-            attributes=self._privacy_attributes(),
+            attributes=_privacy_attributes(self.privacy),
         )
         data.attrs.update(
             dpmcmc_format=_FORMAT,
@@ -186,22 +214,45 @@ class Posterior:
             sampler=self.sampler,
             parameters=json.dumps(list(self.draws)),
             renamed_parameters=json.dumps(renamed),
+            record_check=json.dumps(None if self.record_check is None else asdict(self.record_check)),
         )
         return data
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
         """Write everything to ``path``: netCDF (".nc") or Zarr (".zarr"). :func:`load` restores it exactly.
 
         An error, a full disk for one, leaves neither half a file nor a damaged earlier one. ArviZ reads these files
         too. Returns the path.
+
+        Parameters
+        ----------
+        path
+            Where to; the folder must exist.
+        overwrite
+            Replace an earlier posterior there. By default what exists is left alone, because draws that were paid for
+            cannot be made again; and anything but a posterior is left alone in any case.
+
+        Raises
+        ------
+        ResultError
+            The path exists, or has another suffix.
         """
-        check_path(path)
-        return write_tree(arviz_bridge.as_tree(self.to_arviz()), path)
+        target = check_path(path)
+        if os.path.lexists(target):
+            if not overwrite:
+                raise ResultError(
+                    f"{str(target)!r} exists and may hold draws that were paid for; save to another path, or give "
+                    "overwrite=True to replace an earlier posterior"
+                )
+            _require_posterior(target)
+        return write_tree(arviz_bridge.as_tree(self.to_arviz()), target, overwrite=overwrite)
 
     def __repr__(self) -> str:
+        number = len(self.warnings)
+        found = f", {number} warning{'s' if number > 1 else ''}" if number else ""
         return (
             f"Posterior(model={self.model!r}, sampler={self.sampler!r}, "
-            f"{self.num_chains} chains × {self.num_draws} draws, {self.privacy.mode})"
+            f"{self.num_chains} chains × {self.num_draws} draws, {self.privacy.mode}{found})"
         )
 
     def __str__(self) -> str:
@@ -213,21 +264,17 @@ class Posterior:
                 f"{self.num_chains} chains × {self.num_draws} draws after {self.num_warmup} of warm-up{acceptance}",
                 f"Parameters: {parameters}",
                 *str(self.privacy).splitlines()[:2],
+                *(f"Warning: {text}" for text in self.warnings),
             ]
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let processes hand posteriors to each other: read-only mappings cannot be sent as they are."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return _rebuild, ({k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in values.items()},)
+        return _rebuild, (self._fields(),)
 
-    def _privacy_attributes(self) -> dict[str, Any]:
-        # An int, because netCDF attributes cannot be booleans.
-        return {
-            "privacy": self.privacy.to_json(),
-            "private": int(self.privacy.private),
-            "mode": self.privacy.mode,
-        }
+    def _fields(self) -> dict[str, Any]:
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in values.items()}
 
     def _variable_names(self) -> dict[str, str]:
         """Give each parameter a name that xarray can hold: without "/", and not that of a dimension."""
@@ -252,26 +299,47 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     FileNotFoundError
         There is no such file.
     ResultError
-        The file is damaged, or is not a posterior of dpmcmc.
+        The file is damaged, is not a posterior of dpmcmc, or says two things that cannot both be true.
+    NotPrivateError
+        It holds a statistic that may not have been released.
     """
     tree = read_tree(path)
-    if "dpmcmc_format" not in tree.attrs or "posterior" not in tree.children:
+    if not _is_posterior(tree):
         raise ResultError(f"{os.fspath(path)!r} is not a posterior of dpmcmc; give a file that Posterior.save wrote")
     if tree.attrs["dpmcmc_format"] != _FORMAT:
-        raise ResultError(f"{os.fspath(path)!r} was written by another version of dpmcmc; upgrade dpmcmc to read it")
+        raise ResultError(
+            f"{os.fspath(path)!r} was written by another version of dpmcmc (format {tree.attrs['dpmcmc_format']}; this "
+            f"one reads {_FORMAT}); load it with that version"
+        )
     try:
         return _from_tree(tree)
-    except (KeyError, TypeError, ResultError, QueryError, json.JSONDecodeError) as error:
-        raise ResultError(f"{os.fspath(path)!r} is not a complete posterior of dpmcmc: {error}") from error
+    except (AttributeError, KeyError, TypeError, ResultError, QueryError, json.JSONDecodeError) as error:
+        raise ResultError(f"{os.fspath(path)!r} is not a posterior as dpmcmc writes it: {error}") from error
+
+
+def _is_posterior(tree: Any) -> bool:
+    return "dpmcmc_format" in tree.attrs and "posterior" in tree.children
+
+
+def _require_posterior(path: Path) -> None:
+    """Refuse to overwrite anything but a posterior of any version of this package."""
+    try:
+        known = _is_posterior(read_tree(path))
+    except (OSError, ResultError):
+        known = False
+    if not known:
+        raise ResultError(f"{str(path)!r} is not a posterior of dpmcmc and is not overwritten; choose another path")
 
 
 def _from_tree(tree: Any) -> Posterior:
+    _check_agreement(tree)
     group_values = {
         group: {str(name): variable.values for name, variable in node.data_vars.items()}
         for group, node in tree.children.items()
     }
     renamed = json.loads(tree.attrs["renamed_parameters"])
     original_order = json.loads(tree.attrs["parameters"])
+    record_check = json.loads(tree.attrs["record_check"])
     variables = {name: name for name in original_order} | {name: variable for variable, name in renamed.items()}
     dims: dict[str, list[str]] = {}
     coords: dict[str, list[Any]] = {}
@@ -282,6 +350,10 @@ def _from_tree(tree: Any) -> Posterior:
             dims[name] = own
             labels = {dimension: array.coords[dimension].values.tolist() for dimension in own}
             coords.update({key: values for key, values in labels.items() if values != list(range(len(values)))})
+    for group in ("posterior", "warmup_posterior"):
+        unknown = set(group_values.get(group, {})) - set(variables.values())
+        if unknown:
+            raise ResultError(f"its {group} holds {sorted(unknown)}, which are not among its parameters")
     warmup = group_values.get("warmup_posterior", {})
     return Posterior(
         draws={name: group_values["posterior"][variable] for name, variable in variables.items()},
@@ -293,7 +365,49 @@ def _from_tree(tree: Any) -> Posterior:
         model=tree.attrs["model"],
         dims=dims,
         coords=coords,
+        record_check=None if record_check is None else RecordCheck(**record_check),
     )
+
+
+def _check_agreement(tree: Any) -> None:
+    """Refuse a file of which one place says other things about privacy than another, or with groups of others."""
+    unknown = set(tree.children) - set(_GROUPS)
+    if unknown:
+        raise ResultError(f"it has the groups {sorted(unknown)}, which Posterior.save does not write")
+    statement = PrivacyStatement.from_json(tree.attrs["privacy"])
+    if hasattr(statement, "check"):
+        statement.check()
+    expected = _privacy_attributes(statement)
+    for place, node in {"root": tree, **tree.children}.items():
+        differing = [name for name, value in expected.items() if node.attrs.get(name) != value]
+        if differing:
+            raise ResultError(f"what its {place} says about {differing} is not what its privacy statement says")
+    for group, node in tree.children.items():
+        like = tree.children.get("warmup_posterior") if group.startswith("warmup") else tree.children["posterior"]
+        if like is None or any(node.sizes[name] != like.sizes[name] for name in _SAMPLE_DIMENSIONS):
+            raise ResultError(f"its {group} does not have the chains and draws of the draws that it belongs to")
+
+
+def _privacy_attributes(privacy: PrivacyStatement) -> dict[str, Any]:
+    # An int, because netCDF attributes cannot be booleans.
+    return {"privacy": privacy.to_json(), "private": int(privacy.private), "mode": privacy.mode}
+
+
+def _with_errors_of(other: Any, table: Any, fmt: str) -> Any:
+    """Return a summary with MCSE, ESS and R̂ of another one; where they stand depends on ArviZ's ``fmt``."""
+    errors = ("mcse_", "ess_", "r_hat")
+    if fmt == "xarray":
+        for dimension in table.dims:  # one of them is that of the columns; its name depends on ArviZ's version
+            named = [str(name).startswith(errors) for name in table[dimension].values]
+            if any(named):
+                return table.where(~table[dimension].isin(table[dimension].values[named]), other)
+        return table
+    if fmt == "long":
+        rows = np.array([str(name).startswith(errors) for name in table.index])
+        return table.mask(np.broadcast_to(rows[:, None], table.shape), other)
+    columns = [name for name in table.columns if str(name).startswith(errors)]
+    table[columns] = other[columns]
+    return table
 
 
 def _rebuild(values: dict[str, Any]) -> Posterior:

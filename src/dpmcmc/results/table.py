@@ -7,8 +7,10 @@ title.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING
 
+from dpmcmc.errors import DPMCMCWarning
 from dpmcmc.results.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ _SHORT = {"mcse_mean": "mcse", "ess_bulk": "ess"}
 
 
 def summary_table(posterior: Posterior) -> Table:
-    """Return the main columns of the posterior's summary for ``rich.print``, with the privacy statement below."""
+    """Return the main columns of the summary for ``rich.print``, with the privacy statement and warnings below."""
     from rich.table import Table
     from rich.text import Text
 
@@ -31,13 +33,18 @@ def summary_table(posterior: Posterior) -> Table:
     title = f"{posterior.model}, {posterior.sampler}: {posterior.num_chains} chains × {posterior.num_draws} draws"
     if not posterior.privacy.private:
         title = f"NOT PRIVATE ({posterior.privacy.mode})\n{title}"
+    caption = Text("\n".join(str(posterior.privacy).splitlines()[:2]))
+    for warning in posterior.warnings:
+        caption.append(f"\nWarning: {warning}", style="bold red")
     table = Table(
         title=Text(title, style="bold" if posterior.privacy.private else "bold red"),
-        caption=Text("\n".join(str(posterior.privacy).splitlines()[:2])),
+        caption=caption,
         box=None,
         padding=(0, 2, 0, 0),
     )
-    summary = posterior.summary(round_to="none").drop(columns=list(_LEFT_OUT))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DPMCMCWarning)  # they are shown below the table
+        summary = posterior.summary(round_to="none").drop(columns=list(_LEFT_OUT))
     table.add_column("parameter", overflow="fold")
     for column in summary.columns:
         table.add_column(Text(_SHORT.get(column, str(column))), justify="right", no_wrap=True)
