@@ -203,6 +203,40 @@ def test_wide_integers_do_not_wrap_around_in_single_precision():
     assert bool(jnp.isnan(model.linear_predictor(jnp.zeros(model.dimension), **_rows(records))[0]))
 
 
+@pytest.mark.parametrize("make", [np.array, lambda codes: np.array(codes, dtype=object)])
+def test_groups_of_any_dtype(make):
+    model = LogisticRegression(1, groups=3)
+    rest = {"X": np.zeros((9, 1)), "y": np.zeros(9)}
+    codes = [0.0, 2.0, np.nan, 0.5, 3.0, -1.0, np.inf, -np.inf, 1e300]
+    records, _ = model.prepare_records({**rest, "group": make(codes)})
+    assert records["group"].tolist() == [0, 2, *[-1] * 7]
+    for dtype in (np.int64, np.uint8, np.float32, bool):
+        column = np.array([0, 1, 1, 0, 0, 0, 1, 1, 1], dtype)
+        records, _ = model.prepare_records({**rest, "group": column})
+        assert records["group"].dtype == np.int32
+        assert records["group"].tolist() == [0, 1, 1, 0, 0, 0, 1, 1, 1]
+
+
+def test_integer_features_are_floating_and_narrow_outcomes_stay():
+    for dtype in (bool, np.int8, np.int16, np.int32, np.int64, np.uint64):
+        records, _ = LogisticRegression(1).prepare_records({"X": np.ones((2, 1), dtype), "y": np.ones(2, dtype)})
+        assert records["X"].dtype == np.float64
+        assert records["y"].dtype == (np.float64 if np.dtype(dtype).itemsize == 8 else dtype)
+    records, _ = LogisticRegression(1).prepare_records({"X": np.ones((2, 1), np.float32), "y": np.ones(2, np.int8)})
+    assert records["X"].dtype == np.float32
+
+
+def test_features_may_be_a_table():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [30, 40], "hours": [37.5, None], "income": [True, None]})
+    data = {"X": frame[["age", "hours"]], "y": frame["income"]}
+    records, _ = LogisticRegression(["age", "hours"]).prepare_records(data)
+    np.testing.assert_array_equal(records["X"], [[30.0, 37.5], [40.0, np.nan]])
+    np.testing.assert_array_equal(records["y"], [1.0, np.nan])
+    with pytest.raises(DataError, match=r"table\[\["):
+        LogisticRegression(["age", "hours"]).prepare_records(frame)
+
+
 def _rows(records):
     return {"X": records["X"], "group": records["group"]}
 
@@ -287,8 +321,6 @@ def test_prior_draws_have_the_prior_s_scales():
         ({"X": np.zeros((4, 3))}, "2 features"),
         ({"X": np.zeros(4)}, "2 features"),
         ({"y": np.zeros((4, 1))}, "'y'"),
-        ({"group": np.zeros(4)}, "integer codes"),
-        ({"group": np.zeros(4, bool)}, "integer codes"),
         ({"group": np.zeros((4, 1), int)}, "'group'"),
         ({"y": np.array(["secret"] * 4)}, "not numeric"),
     ],

@@ -192,7 +192,15 @@ class _Machine:
         if name in _FOLDS:
             return [self._fold(_FOLDS[name], operands[0], params["axes"])]
         if name == "dot_general":
-            return [self._dot(operands[0], operands[1], params["dimension_numbers"])]
+            target = equation.outvars[0].aval.dtype
+            if target == jnp.bool_:
+                raise _CannotUnpackError("matrix product of booleans")
+            # Factors of different dtypes are converted first, as XLA does it.
+            factors = [
+                self._converted(operand, variable.aval.dtype, target)
+                for operand, variable in zip(operands, equation.invars, strict=True)
+            ]
+            return [self._dot(*factors, params["dimension_numbers"])]
         return _move(name, params, operands, equation.outvars)
 
     def _fold(self, combine: Any, operand: Cells, axes: tuple[int, ...]) -> Cells:
@@ -206,6 +214,13 @@ class _Machine:
         for place in np.ndindex(shape):
             cells[place] = reduce(lambda left, right: self._step(combine, {}, [left, right]), list(flat[place]))
         return cells
+
+    def _converted(self, operand: Cells, source: Any, target: Any) -> Cells:
+        if source == target:
+            return operand
+        params = {"new_dtype": target, "weak_type": False, "sharding": None}
+        entries = [self._step(jax.lax.convert_element_type_p, params, [entry]) for entry in operand.flat]
+        return _as_cells(entries, operand.shape)
 
     def _dot(self, left: Cells, right: Cells, dimensions: Any) -> Cells:
         (left_summed, right_summed), (left_batch, right_batch) = dimensions

@@ -167,6 +167,9 @@ class RegressionModel(Model):
     def prepare_records(self, data: Any) -> tuple[Records, int]:
         """Copy data into records `{"X": n × p, "y": n}`, plus `"group": n` in a model with groups.
 
+        X may be an array or a table of p columns. Groups may be of any numeric dtype; a record whose code is missing or
+        none of 0, …, G - 1 counts for nothing, like any other that the family cannot have produced.
+
         Raises
         ------
         DataError
@@ -186,7 +189,7 @@ class RegressionModel(Model):
         if set(records) != set(expected):
             raise DataError(
                 f"data has the columns {list(records)}, but the model needs exactly {expected}; add the "
-                "missing and drop the other columns."
+                'missing and drop the other columns, for example {"X": table[["age", "hours"]], "y": table["income"]}.'
             )
         if records["X"].shape != (num_records, self.num_features):
             raise DataError(
@@ -199,16 +202,14 @@ class RegressionModel(Model):
                     f"column {name!r} has shape {records[name].shape}; give one number per record, "
                     f"shape ({num_records},)."
                 )
-        if self.num_groups and records["group"].dtype.kind not in "iu":
-            raise DataError(
-                f"column 'group' has dtype {records['group'].dtype}; give integer codes 0, …, "
-                f"{self.num_groups - 1} (a NumPy integer dtype)."
-            )
-        # Without double precision JAX would wrap 64-bit integers around: a code 2³² would become 0.
-        prepared = {name: _without_wide_integers(records[name]) for name in ("X", "y")}
+        features = records["X"]
+        # Narrow outcomes stay, so that float32 features are computed with in float32.
+        prepared = {
+            "X": features if features.dtype.kind == "f" else features.astype(np.float64),
+            "y": _without_wide_integers(records["y"]),
+        }
         if self.num_groups:
-            codes = records["group"]
-            prepared["group"] = np.where((codes >= 0) & (codes < self.num_groups), codes, -1).astype(np.int32)
+            prepared["group"] = _group_codes(records["group"], self.num_groups)
         return prepared, num_records
 
     def _predict(self, intercept: Any, coefficients: Any, effects: Any, X: Any, group: Any) -> jax.Array:
@@ -395,7 +396,16 @@ def _names(argument: str, given: int | Sequence[str], prefix: str) -> tuple[str,
 
 
 def _without_wide_integers(column: NDArray[Any]) -> NDArray[Any]:
+    # Without double precision JAX would wrap 64-bit integers around: an outcome of 2³² would become 0.
     return column.astype(np.float64) if column.dtype.kind in "iu" and column.dtype.itemsize == 8 else column
+
+
+def _group_codes(column: NDArray[Any], num_groups: int) -> NDArray[np.int32]:
+    """Codes 0, …, G - 1 from any dtype (a column with a missing value is floating); −1 for all that is no such code."""
+    with np.errstate(all="ignore"):  # a warning would tell of a value
+        codes = column.astype(np.float64)
+        known = (codes >= 0) & (codes < num_groups) & (codes == np.floor(codes))
+        return np.where(known, codes, -1).astype(np.int32)
 
 
 def _as_floats(eta: Any, y: Any, extra: Any) -> tuple[jax.Array, jax.Array, Any]:
