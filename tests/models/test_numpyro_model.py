@@ -246,13 +246,115 @@ def test_no_value_of_the_data_is_used():
         (np.zeros((4, 2)), "mapping"),
         ({"X": np.zeros((4, 2))}, "made for"),
         ({"X": np.zeros((4, 3)), "y": np.zeros(4, int)}, "rows of shape"),
-        ({"X": np.zeros((4, 2)), "y": np.zeros(4)}, "dtype float64"),
     ],
 )
 def test_records_are_compared_with_data_like(data, message):
     model = from_numpyro(logistic, make_columns(X="pair", y="binary"))
     with pytest.raises(DataError, match=message):
         model.prepare_records(data)
+
+
+def scores(model, data):
+    """Log-likelihoods and gradients, record by record."""
+    with jax.enable_x64(True):
+        records, _ = model.prepare_records(data)
+        model.check(records)
+        columns = jax.tree.map(jnp.asarray, records)
+        theta = jnp.full(model.dimension, 0.3)
+        both = jax.jit(jax.vmap(jax.value_and_grad(model.unconstrained_log_likelihood), (None, 0)))
+        return [np.asarray(part) for part in both(theta, columns)]
+
+
+INTEGERS = {"X": "pair", "group": "code", "y": "vector"}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8, np.uint16, np.int64, object])
+def test_codes_of_any_dtype_are_cast_to_the_declared_one(dtype):
+    data = make_columns(**INTEGERS)
+    like = {name: jax.ShapeDtypeStruct(column.shape, column.dtype) for name, column in data.items()}
+    like["group"] = jax.ShapeDtypeStruct((NUM_ROWS,), np.int32)
+    model = from_numpyro(hierarchical, like)
+    for ours, theirs in zip(
+        scores(model, data | {"group": data["group"].astype(dtype)}), scores(model, data), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("declared", "codes", "good"),
+    [
+        ("int32", [0.0, 2.0, np.nan, 0.5, np.inf, -np.inf, 2.0**31], [0, 1]),
+        ("int64", [0.0, 2.0, 2.0**63, 1e300, -0.5, -(2.0**64), np.nan], [0, 1]),
+        ("int8", np.array([0, 1, 128, -129, 256, 2**40, -(2**40)]), [0, 1]),
+        ("uint8", [0.0, 1.0, -1.0, 256.0, 1e30, np.nan, 0.5], [0, 1]),
+        ("uint64", np.array([0, 1, -1, -2, -(2**62), -3, -4]), [0, 1]),
+        ("bool", [0.0, 1.0, 2.0, -1.0, 0.5, np.nan, np.inf], [0, 1]),
+    ],
+)
+def test_a_value_that_the_declared_dtype_lacks_counts_for_nothing(declared, codes, good):
+    """NaN in the log-likelihood and in its gradient, which the curator counts as zero; good records are as ever."""
+
+    def flagged(code, x):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+        assert code.dtype == np.dtype(declared)
+        with records_plate(x):
+            numpyro.sample("x", dist.Normal(mean * jnp.where(code == 0, 1.0, 2.0), 1.0), obs=x)
+
+    x = make_columns(x="vector")["x"]
+    model = from_numpyro(
+        flagged,
+        {"code": jax.ShapeDtypeStruct((NUM_ROWS,), declared), "x": jax.ShapeDtypeStruct((NUM_ROWS,), float)},
+    )
+    value, gradient = scores(model, {"code": np.asarray(codes), "x": x})
+    bad = ~np.isin(np.arange(NUM_ROWS), good)
+    np.testing.assert_array_equal(np.isnan(value), bad)
+    np.testing.assert_array_equal(np.isnan(gradient).all(axis=1), bad)
+    expected = scores(model, {"code": np.array([0, 1, 0, 0, 0, 0, 0], declared), "x": x})
+    np.testing.assert_allclose(value[good], expected[0][good], rtol=1e-12)
+    np.testing.assert_allclose(gradient[good], expected[1][good], rtol=1e-12)
+
+
+def test_one_bad_entry_of_a_vector_is_a_bad_record():
+    def votes(x):
+        level = numpyro.sample("level", dist.Normal(0.0, 3.0))
+        with records_plate(x):
+            numpyro.sample("x", dist.Bernoulli(logits=level).expand([2]).to_event(1), obs=x)
+
+    model = from_numpyro(votes, jax.ShapeDtypeStruct((NUM_ROWS, 2), int))
+    value, gradient = scores(model, np.array([[0.0, 1.0], [np.nan, 1.0], [1.0, 0.5]]))
+    np.testing.assert_array_equal(np.isnan(value), [False, True, True])
+    np.testing.assert_array_equal(np.isnan(gradient[:, 0]), [False, True, True])
+
+
+@pytest.mark.parametrize("codes", [[0, 1, 2], [0, None, 2]])
+def test_a_model_that_looks_up_by_a_table_s_column_gets_a_hint(codes):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"group": codes, "y": [0.5, 0.1, 0.2]})
+
+    def by_group(group, y):
+        effect = numpyro.sample("effect", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with records_plate(y):
+            numpyro.sample("y", dist.Normal(effect[group], 1.0), obs=y)
+
+    hints = set()
+    for data_like in (frame, {"group": frame["group"], "y": frame["y"]}):
+        with pytest.raises(ModelError, match=r"ShapeDtypeStruct\(\(n,\), int\)") as caught:
+            from_numpyro(by_group, data_like)
+        hints.add(str(caught.value))
+    assert len(hints) == 1
+    like = {"group": jax.ShapeDtypeStruct((3,), int), "y": jax.ShapeDtypeStruct((3,), float)}
+    value, _ = scores(from_numpyro(by_group, like), frame)
+    np.testing.assert_array_equal(np.isnan(value), [code is None for code in codes])
+    # An error that has nothing to do with it gets none.
+    with pytest.raises(ModelError) as caught:
+        from_numpyro(lambda group, y: a_mean(), frame)
+    assert "ShapeDtypeStruct" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [lambda pandas: pandas.Series([0.5, None, 1.0]), lambda _: np.zeros(3)])
+def test_a_series_is_an_array(make):
+    data = make(pytest.importorskip("pandas"))
+    assert from_numpyro(normal, data).prepare_records(data)[0].shape == (3,)
 
 
 # ---------------------------------------------------------------- refusals

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from dpmcmc.errors import DataError
 
-_INTEGER_FIELDS = ("group",)  # codes, not quantities
-
 
 class ParquetRecords:
     """A Parquet file as the data of :func:`dpmcmc.sample`, one row per person.
@@ -32,8 +30,9 @@ class ParquetRecords:
         become one array): ``{"X": ["age", "hours"], "y": "income"}``. Or a list of names alone, for a model whose
         records are the rows of one array.
     dtype
-        "float32" or "float64"; by default float32 if all floating columns of the file are, else float64. Quantities
-        become floating point with NaN for missing; a field ``group`` becomes integer codes with −1 for missing.
+        "float32" or "float64"; by default float32 if all floating columns of the file are, else float64. All columns
+        become floating point, with NaN for missing: integers and booleans too, since one may be missing. (float32 holds
+        whole numbers up to 2^24.)
 
     Attributes
     ----------
@@ -82,8 +81,12 @@ class ParquetRecords:
             if name not in schema.names:
                 raise DataError(f"columns name {name!r}, which the file does not have; it has {schema.names}")
             kind = str(schema.field(name).type)
-            if not (kind == "bool" or kind.startswith(("int", "uint", "float", "double", "halffloat"))):
-                raise DataError(f"column {name!r} has type {kind}, which is not numeric; encode it as numbers")
+            # A column in which everything is missing may have the type null.
+            if not (kind in ("bool", "null") or kind.startswith(("int", "uint", "float", "double", "halffloat"))):
+                raise DataError(
+                    f"column {name!r} has type {kind}, which is not numeric; encode it as numbers, by a public list of "
+                    "levels or a public rule, and write the file again"
+                )
             kinds.append(kind)
         if dtype not in (None, "float32", "float64"):
             raise DataError(f'dtype = {dtype!r} is not known; give "float32", "float64" or None')
@@ -118,7 +121,7 @@ class ParquetRecords:
         held: list[dict[str, NDArray[Any]]] = []
         count = 0
         for batch in file.iter_batches(batch_size=rows, columns=list(dict.fromkeys(self._names)), use_threads=False):
-            part = {field: self._array(batch, field, names) for field, names in self._fields.items()}
+            part = {field: self._array(batch, names) for field, names in self._fields.items()}
             length = batch.num_rows
             while length:
                 take = min(length, rows - count)
@@ -135,14 +138,12 @@ class ParquetRecords:
         joined = {field: np.concatenate([part[field] for part in parts]) for field in self._fields}
         return joined.get("", joined) if "" in joined else joined
 
-    def _array(self, batch: Any, field: str, names: str | Sequence[str]) -> NDArray[Any]:
+    def _array(self, batch: Any, names: str | Sequence[str]) -> NDArray[Any]:
         def column(name: str) -> NDArray[Any]:
             # Through float64 with NaN for missing, whether or not anything is missing: no branch on a value.
             values = np.asarray(
                 batch.column(name).cast("float64", safe=False).to_numpy(zero_copy_only=False), np.float64
             )
-            if field in _INTEGER_FIELDS:
-                return np.where(np.isfinite(values), values, -1.0).astype(np.int32)
             return values.astype(self._dtype)
 
         # NumPy would warn of an overflow, and so tell that some record has one.

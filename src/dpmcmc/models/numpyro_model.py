@@ -42,7 +42,11 @@ class NumpyroModel(Model):
         self._is_array = is_array
 
     def prepare_records(self, data: Any) -> tuple[Records, int]:
-        """Copy data into records and compare names, shapes and dtypes with those of `data_like`."""
+        """Copy data into records and compare names and shapes with those of `data_like`.
+
+        Where the model was made for integers or booleans, a column of any numeric dtype will do: a record whose value
+        is none of the declared dtype's (missing, not whole, out of range) has a NaN log-likelihood.
+        """
         records, num_records = copy_records(data)
         if isinstance(records, dict) == self._is_array:
             expected = "one array" if self._is_array else f"a mapping with the columns {list(self._columns)}"
@@ -61,12 +65,8 @@ class NumpyroModel(Model):
                     f"column {name!r} has shape {column.shape}, but the model was made for rows of shape "
                     f"{like.shape[1:]}; reshape the column or make the model anew."
                 )
-            if column.dtype.kind == "f" and like.dtype.kind != "f":
-                raise DataError(
-                    f"column {name!r} has dtype {column.dtype}, but the model was made for {like.dtype}; "
-                    "convert the column or make the model anew."
-                )
-            # The model was checked with a floating column here; narrow integers could overflow in it.
+            # The model was checked with a floating column here; narrow integers could overflow in it. The other way
+            # round (columns of tables and of Parquet files are floating), the log-likelihood casts.
             widen = like.dtype.kind == "f" and column.dtype.kind != "f"
             prepared[name] = column.astype(np.float64) if widen else column
         return (prepared[_WHOLE_ARRAY] if self._is_array else prepared), num_records
@@ -94,7 +94,8 @@ def from_numpyro(
         Called as `model_fn(**columns, **fixed)`, or `model_fn(array, **fixed)` if `data_like` is an array.
     data_like
         The data, or anything with the same columns, shapes and dtypes, such as `jax.ShapeDtypeStruct`s.
-        Values are never used.
+        Values are never used. Columns of tables count as floating, integers and booleans too, because one may be
+        missing; for a model that needs integers (codes to look up with), give `jax.ShapeDtypeStruct((n,), int)`.
     fixed
         Public constants to pass by name.
     name
@@ -132,20 +133,26 @@ def from_numpyro(
     """
     if not callable(model_fn):
         raise ModelError(f"model_fn is {type(model_fn).__name__}; give a NumPyro model function.")
-    columns, is_array = _describe(data_like)
+    columns, is_array, of_tables = _describe(data_like)
     program = _Program(model_fn, is_array, dict(fixed or {}))
     # The checks are numerical, so that they are done in double precision whatever the ambient one.
     with jax.enable_x64(True):
-        parameters, record_plate = _check_structure(program, columns)
-        _check_rows(program, columns, parameters, record_plate)
+        with _floating_columns_explained(of_tables, is_array):
+            parameters, record_plate = _check_structure(program, columns)
+            _check_rows(program, columns, parameters, record_plate)
         made_up = _first_trial(_made_up_rows(np.random.default_rng(0), columns, 1, 1))
         # The prior does not depend on it (that was checked), but the model wants a row to run.
         one_row = {column: np.asarray(value) for column, value in made_up.items()}
 
     def log_likelihood(values: dict[str, jax.Array], record: Any) -> jax.Array:
-        row = {_WHOLE_ARRAY: record} if is_array else record
-        sites = program.run({column: jnp.asarray(row[column])[None] for column in columns}, values)
-        return _total(site for site in sites.values() if site["is_observed"])
+        given = {_WHOLE_ARRAY: record} if is_array else record
+        cast = {column: _as_declared(jnp.asarray(given[column]), like.dtype) for column, like in columns.items()}
+        sites = program.run({column: value[None] for column, (value, _) in cast.items()}, values)
+        total = _total(site for site in sites.values() if site["is_observed"])
+        for _, one_or_nan in cast.values():
+            # Multiplied, not selected: a selection would give the derivative zero instead of NaN.
+            total = total if one_or_nan is None else total * one_or_nan.astype(total.dtype)
+        return total
 
     @jax.jit
     def log_prior(values: dict[str, jax.Array], row: Columns) -> jax.Array:
@@ -167,6 +174,19 @@ def from_numpyro(
         columns=columns,
         is_array=is_array,
     )
+
+
+def _as_declared(value: jax.Array, declared: Any) -> tuple[jax.Array, jax.Array | None]:
+    """Cast to a declared integer or boolean dtype, and 1 if that is exact, NaN if not; None where nothing is cast."""
+    dtype = jax.dtypes.canonicalize_dtype(declared)
+    if dtype.kind == "f" or value.dtype == dtype:
+        return value, None
+    lowest, beyond = (0, 2) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max + 1)
+    # Both bounds are powers of two, or zero: any floating dtype has them.
+    number = value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(jnp.result_type(float))
+    exact = (number >= float(lowest)) & (number < float(beyond)) & (number == jnp.floor(number))
+    cast = jnp.where(exact, value, jnp.zeros_like(value)).astype(dtype)
+    return cast, jnp.where(jnp.all(exact), 1.0, jnp.nan)
 
 
 class _Recorder(Messenger):  # type: ignore[misc]
@@ -271,6 +291,23 @@ def _user_errors() -> Iterator[None]:
             f"the NumPyro model failed while its log-density was computed on made-up data: "
             f"{type(error).__name__}: {error}. Check the shapes of its sites and plates."
         ) from error
+
+
+@contextmanager
+def _floating_columns_explained(of_tables: list[str], is_array: bool) -> Iterator[None]:
+    """Say, where the user's model failed, that columns of tables are floating whatever they were."""
+    try:
+        yield
+    except ModelError as error:
+        if not of_tables or error.__cause__ is None:  # a refusal has no cause
+            raise
+        columns = "It is a series" if is_array else f"Its columns {of_tables} are of a table"
+        example = "jax.ShapeDtypeStruct((n,), int)"
+        example = example if is_array else f'{{"{of_tables[0]}": {example}, ...}}'
+        raise ModelError(
+            f"{error} About data_like: {columns}, where integers and booleans count as floating, because one may be "
+            f"missing. If the model needs integers, give data_like={example}, or cast inside the model."
+        ) from error.__cause__
 
 
 class _Site(NamedTuple):
@@ -517,24 +554,21 @@ def _same(left: NDArray[Any], right: NDArray[Any], loose: bool = False) -> NDArr
     return same
 
 
-def _describe(data_like: Any) -> tuple[dict[str, jax.ShapeDtypeStruct], bool]:
-    """Shapes and dtypes of the columns, and whether there is just one array."""
-    is_array = not isinstance(data_like, Mapping) and (
-        hasattr(data_like, "shape") and not hasattr(data_like, "columns") and not hasattr(data_like, "column_names")
-    )
-    given: Any = {_WHOLE_ARRAY: data_like} if is_array else data_like
-    if not isinstance(given, Mapping):
-        given = copy_records(data_like)[0]
+def _describe(data_like: Any) -> tuple[dict[str, jax.ShapeDtypeStruct], bool, list[str]]:
+    """Shapes and dtypes of the columns, whether there is just one array, and which columns are of tables."""
+    if isinstance(data_like, Mapping):
+        is_array = False
+        of_tables = [name for name, column in data_like.items() if not _has_plain_dtype(column)]
+        copies = {name: copy_records({name: data_like[name]})[0][name] for name in of_tables}
+        given: Any = {**data_like, **copies}
+    else:
+        records = data_like if _has_plain_dtype(data_like) else copy_records(data_like)[0]
+        is_array = not isinstance(records, dict)
+        given = {_WHOLE_ARRAY: records} if is_array else records
+        of_tables = [] if records is data_like else list(given)
     columns = {}
     for name, column in given.items():
-        described = (
-            column if hasattr(column, "shape") and isinstance(getattr(column, "dtype", None), np.dtype) else None
-        )
-        if described is None:
-            described = copy_records({name: column})[0][name]
-        shape, dtype = tuple(described.shape), np.dtype(described.dtype)
-        if dtype.kind not in "biuf":
-            raise DataError(f"column {name!r} of data_like has dtype {dtype}; encode it as numbers.")
+        shape, dtype = tuple(column.shape), np.dtype(column.dtype)
         if not shape or shape[0] == 0:
             raise DataError(f"column {name!r} of data_like has shape {shape}; give at least one row.")
         columns[name] = jax.ShapeDtypeStruct(shape, dtype)
@@ -543,7 +577,14 @@ def _describe(data_like: Any) -> tuple[dict[str, jax.ShapeDtypeStruct], bool]:
     if len({column.shape[0] for column in columns.values()}) > 1:
         lengths = {name: column.shape[0] for name, column in columns.items()}
         raise DataError(f"the columns of data_like have different lengths {lengths}; give one entry per record.")
-    return columns, is_array
+    return columns, is_array, of_tables
+
+
+def _has_plain_dtype(column: Any) -> bool:
+    """Whether it is an array, or has a shape and no values, of a dtype that `copy_records` keeps."""
+    plain = isinstance(column, np.ndarray | jax.Array) or not hasattr(column, "__array__")
+    dtype = getattr(column, "dtype", None)
+    return plain and hasattr(column, "shape") and isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
 def _made_up_rows(
