@@ -71,6 +71,19 @@ def test_groups_of_a_regression(tmp_path, dtype):
     assert np.array_equal(gradient(model, stream), gradient(model, in_memory))
 
 
+def test_a_record_out_of_range_raises_no_warning(tmp_path, recwarn):
+    """A warning of NumPy's would tell that some record has such a value."""
+    table = {"a": [1e300, 2.0, None], "y": [0.0, 1.0, 1.0], "g": [1e300, 1.0, None]}
+    fields = {"X": ["a"], "y": "y", "group": "g"}
+    stream = ParquetRecords(write(tmp_path / "odd.parquet", table), fields, dtype="float32")
+    (chunk,) = stream.chunks(10)
+    np.testing.assert_array_equal(chunk["group"], [np.inf, 1.0, np.nan])
+    records, _ = dpmcmc.models.LogisticRegression(1, groups=2).prepare_records(chunk)
+    assert records["group"].tolist() == [-1, 1, -1]
+    assert np.isnan(records["X"][2, 0])
+    assert not recwarn.list
+
+
 def test_a_column_of_nothing_but_missing_values_is_numeric(tmp_path):
     path = write(tmp_path / "null.parquet", {"a": pyarrow.nulls(3), "b": [1, 2, None]})
     (chunk,) = ParquetRecords(path, ["a", "b"]).chunks(10)

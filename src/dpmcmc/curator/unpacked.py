@@ -196,11 +196,11 @@ class _Machine:
             if target == jnp.bool_:
                 raise _CannotUnpackError("matrix product of booleans")
             # Factors of different dtypes are converted first, as XLA does it.
-            factors = [
+            left, right = (
                 self._converted(operand, variable.aval.dtype, target)
                 for operand, variable in zip(operands, equation.invars, strict=True)
-            ]
-            return [self._dot(*factors, params["dimension_numbers"])]
+            )
+            return [self._dot(left, right, params["dimension_numbers"])]
         return _move(name, params, operands, equation.outvars)
 
     def _fold(self, combine: Any, operand: Cells, axes: tuple[int, ...]) -> Cells:
