@@ -4,13 +4,8 @@ Give a model, records (one row per person) and a privacy budget. Only the curato
 leaves it is noised exactly and charged first.
 """
 
-from dpmcmc import curator, data, models, privacy
-from dpmcmc.curator import Curator
-from dpmcmc.inference import Plan, plan, sample
-from dpmcmc.models import Model, Parameter, from_numpyro
-from dpmcmc.privacy import Budget
-from dpmcmc.results import Posterior, load
-from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPPenalty
+import importlib
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -29,6 +24,7 @@ __all__ = [
     "Posterior",
     "curator",
     "data",
+    "errors",
     "from_numpyro",
     "load",
     "models",
@@ -36,3 +32,44 @@ __all__ = [
     "privacy",
     "sample",
 ]
+
+if TYPE_CHECKING:
+    from dpmcmc import curator, data, errors, models, privacy
+    from dpmcmc.curator import Curator
+    from dpmcmc.inference import Plan, plan, sample
+    from dpmcmc.models import Model, Parameter, from_numpyro
+    from dpmcmc.privacy import Budget
+    from dpmcmc.results import Posterior, load
+    from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPPenalty
+else:
+    # JAX, NumPyro and dp-accounting take seconds to load, so a name is imported when it is first used (PEP 562).
+    _HOME_OF = {
+        "Curator": "curator",
+        "Plan": "inference",
+        "plan": "inference",
+        "sample": "inference",
+        "Model": "models",
+        "Parameter": "models",
+        "from_numpyro": "models",
+        "Budget": "privacy",
+        "Posterior": "results",
+        "load": "results",
+        "DPHMC": "samplers",
+        "DPSGLD": "samplers",
+        "DPSGNHT": "samplers",
+        "HMC": "samplers",
+        "RWMH": "samplers",
+        "DPPenalty": "samplers",
+    }
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name not in _HOME_OF:
+            return importlib.import_module(f"{__name__}.{name}")
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

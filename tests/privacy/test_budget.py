@@ -1,4 +1,6 @@
+import copy
 import math
+import pickle
 import threading
 from fractions import Fraction
 
@@ -6,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpmcmc.errors import BudgetExceededError, QueryError
-from dpmcmc.privacy import Budget, gaussian_delta, gaussian_mu
+from dpmcmc.errors import BudgetExceededError, NotPrivateError, QueryError
+from dpmcmc.privacy import Budget, StepBudget, gaussian_delta, gaussian_mu
 
 
 def state(budget: Budget) -> tuple[float, ...]:
@@ -262,3 +264,54 @@ def test_repr_shows_the_public_numbers():
     assert "epsilon=2.0, delta=1e-06" in repr(budget)
     assert "spent=0.05" in repr(budget)
     assert f"left={budget.left!r}" in repr(budget)
+
+
+def test_fractions_are_charged_exactly():
+    budget = Budget(4.0, 1e-6)
+    third = Fraction(budget.total) / 3
+    for _ in range(3):
+        budget.spend(third)
+    assert budget.room[0] == 0
+    assert not budget.can_spend(Fraction(1, 10**400))
+    # The twin: as a float the third may be too much, and then the last one is refused.
+    rounded = Budget(4.0, 1e-6)
+    up = math.nextafter(float(third), math.inf)
+    rounded.spend(up)
+    rounded.spend(up)
+    assert not rounded.can_spend(up)
+
+
+def test_integers_are_charged_exactly():
+    budget = StepBudget(1.0, 1e-6, noise_ratio=1e6, sampling_prob=1.0, scheme="poisson")
+    assert budget.total == 10**9
+    budget.spend(10**9 - 1)
+    assert budget.left == 1.0
+    assert not budget.can_spend(2**53 + 1)
+    assert Budget(1.0, 1e-6).can_spend(0)
+
+
+@pytest.mark.parametrize("bad", [Fraction(-1, 10**9), Fraction(10) ** 400, -1, 10**400])
+def test_bad_exact_costs_are_named(bad):
+    budget = Budget(4.0, 1e-6)
+    with pytest.raises(QueryError, match="mu"):
+        budget.spend(bad)
+
+
+def test_room_is_what_is_left_exactly():
+    budget = Budget(4.0, 1e-6)
+    budget.reserve_lattice()
+    before = budget.room
+    budget.spend(Fraction(1, 7), lattice_epsilon=Fraction(1, 10**9), lattice_delta=Fraction(1, 10**20))
+    spent = [first - second for first, second in zip(before, budget.room, strict=True)]
+    assert spent == [Fraction(1, 7), Fraction(1, 10**9), Fraction(1, 10**20)]
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "budget",
+    [Budget(1.0, 1e-6), StepBudget(1.0, 1e-6, noise_ratio=10.0, sampling_prob=1.0, scheme="poisson")],
+    ids=["Budget", "StepBudget"],
+)
+def test_a_budget_cannot_be_doubled(budget, copier):
+    with pytest.raises(NotPrivateError, match="cannot be copied or pickled"):
+        copier(budget)

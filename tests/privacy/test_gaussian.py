@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 from mpmath import mpf
 
 from dpmcmc.errors import QueryError
-from dpmcmc.privacy import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
+from dpmcmc.privacy import (
+    gaussian_cost,
+    gaussian_delta,
+    gaussian_delta_bound,
+    gaussian_epsilon,
+    gaussian_log_delta,
+    gaussian_mu,
+    smallest_noise_multiplier,
+)
 from dpmcmc.privacy.gaussian import _log_delta
 from tests.privacy.reference import VECTORS, exact_curve, relative_error
 
@@ -177,3 +186,68 @@ def test_bad_delta_is_named(bad):
 def test_mu_refuses_epsilon_zero():
     with pytest.raises(QueryError, match=r"epsilon = 0\.0 must be greater than 0"):
         gaussian_mu(0.0, 1e-6)
+
+
+multipliers = st.floats(-6.0, 12.0).map(lambda exponent: 10.0**exponent)
+
+
+@settings(max_examples=300, deadline=None)
+@given(multipliers)
+def test_cost_is_the_smallest_float_that_is_enough(multiplier):
+    exact = 1 / (2 * Fraction(multiplier) ** 2)
+    cost = gaussian_cost(multiplier)
+    assert Fraction(math.nextafter(cost, 0.0)) < exact <= Fraction(cost)
+
+
+def test_the_plain_formula_would_charge_too_little():
+    # The twin: 0.5/τ² rounds down for some of these.
+    costs = [(0.5 / tau**2, 1 / (2 * Fraction(tau) ** 2)) for tau in np.linspace(1.0, 100.0, 50).tolist()]
+    assert any(Fraction(cost) < exact for cost, exact in costs)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, 1e-200, "much"])
+def test_bad_noise_multipliers_are_named(bad):
+    with pytest.raises(QueryError, match="noise_multiplier"):
+        gaussian_cost(bad)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 10**7), st.floats(-12.0, 3.0).map(lambda exponent: 10.0**exponent))
+def test_smallest_noise_multiplier(num_queries, mu):
+    for target in (mu, Fraction(mu) / 3):
+        multiplier = smallest_noise_multiplier(num_queries, target)
+        assert num_queries * Fraction(gaussian_cost(multiplier)) <= target
+        assert num_queries * Fraction(gaussian_cost(math.nextafter(multiplier, 0.0))) > target
+
+
+@pytest.mark.parametrize(("num_queries", "mu", "name"), [(0, 1.0, "num_queries"), (1.5, 1.0, "num_queries")])
+def test_bad_numbers_of_queries_are_named(num_queries, mu, name):
+    with pytest.raises(QueryError, match=name):
+        smallest_noise_multiplier(num_queries, mu)
+    for bad in (0.0, -1.0, math.nan, Fraction(-1, 3)):
+        with pytest.raises(QueryError, match="mu"):
+            smallest_noise_multiplier(3, bad)
+
+
+@settings(max_examples=300, deadline=None)
+@given(log10_mus, positions)
+def test_delta_bound_is_never_below_delta(log10_mu, position):
+    mu = 10.0**log10_mu
+    epsilon = epsilon_at(mu, position)
+    exact, log_exact = exact_curve(mu, epsilon)
+    assume(log_exact >= -700.0)
+    bound = gaussian_delta_bound(mu, epsilon)
+    assert mpf(bound) >= exact
+    assert mpf(bound) <= min(mpf(1), exact * (1 + mpf("1e-10")))
+
+
+def test_the_value_itself_is_sometimes_below_delta():
+    # The twin: without the error added, about half of the values would be too small.
+    cases = [(0.01 * step, 0.1 * step) for step in range(1, 60)]
+    assert sum(mpf(gaussian_delta(*case)) < exact_curve(*case)[0] for case in cases) >= 5
+
+
+def test_delta_bound_at_the_ends():
+    assert gaussian_delta_bound(0.0, 1.0) == 0.0
+    assert gaussian_delta_bound(1e4, 0.0) == 1.0
+    assert 0.0 < gaussian_delta_bound(1e-16, 1e3) < 1e-300

@@ -10,7 +10,15 @@ from mpmath import mpf
 from scipy import fft
 
 from dpmcmc.errors import QueryError
-from dpmcmc.privacy import gaussian_delta, gaussian_mu, subsampled, subsampled_delta, subsampled_steps
+from dpmcmc.privacy import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    subsampled,
+    subsampled_delta,
+    subsampled_epsilon,
+    subsampled_steps,
+)
 from dpmcmc.privacy.subsampled import MAX_STEPS, symmetric_distribution
 from tests.privacy.reference import VECTORS
 
@@ -307,3 +315,29 @@ def test_bad_delta_is_named(bad):
 def test_unknown_scheme_is_named():
     with pytest.raises(QueryError, match="with_replacement"):
         subsampled_delta(1.0, 0.1, 1, 1.0, scheme="with_replacement")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    ("noise_ratio", "prob", "num_steps", "delta"),
+    [(4.0, 0.01, 1000, 1e-6), (2.0, 0.1, 1, 1e-5), (15.8, 0.01, 50_000, 1e-6), (10.0, 1.0, 7, 1e-9)],
+)
+def test_epsilon_is_safe_and_tight(scheme, noise_ratio, prob, num_steps, delta):
+    epsilon = subsampled_epsilon(noise_ratio, prob, num_steps, delta, scheme)
+    assert subsampled_delta(noise_ratio, prob, num_steps, epsilon, scheme) <= delta
+    assert subsampled_delta(noise_ratio, prob, num_steps, epsilon * (1.0 - 1e-9), scheme) > delta * (1.0 - 1e-7)
+
+
+def test_epsilon_of_full_batches_is_the_gaussian_one():
+    assert subsampled_epsilon(8.0, 1.0, 16, 1e-6) == gaussian_epsilon(0.5, 1e-6)
+
+
+def test_epsilon_at_the_ends():
+    assert subsampled_epsilon(1.0, 0.01, 0, 1e-6) == 0.0
+    assert subsampled_epsilon(1e3, 1e-6, 1, 0.1) == 0.0
+    with pytest.raises(QueryError, match="fewer steps, more noise or a larger delta"):
+        subsampled_epsilon(1.0, 0.01, 1000, 1e-15)
+    with pytest.raises(QueryError, match="num_steps"):
+        subsampled_epsilon(1.0, 0.01, 1.5, 1e-6)
+    with pytest.raises(QueryError, match="delta"):
+        subsampled_epsilon(1.0, 0.01, 1, 1.0)

@@ -4,14 +4,13 @@ It counts public costs only, exactly, and under a lock. It does not know what a 
 answers a query spends here *before* touching a record.
 """
 
-import math
 import threading
 from fractions import Fraction
 from typing import ClassVar, NoReturn
 
 from dpmcmc.errors import BudgetExceededError, NotPrivateError, QueryError
 from dpmcmc.privacy.exact import Exact, check_number, exact_cost, rounded_down, rounded_up
-from dpmcmc.privacy.gaussian import check_delta, gaussian_mu
+from dpmcmc.privacy.gaussian import check_delta, delta_of_gaussians, gaussian_mu
 from dpmcmc.privacy.subsampled import Scheme, subsampled_steps
 
 _LATTICE_EPSILON_SHARE = 1e-5
@@ -116,9 +115,7 @@ class _Filter:
             epsilon = self._epsilon * (1.0 - _LATTICE_EPSILON_SHARE)
             delta = self._delta * (1.0 - _LATTICE_DELTA_SHARE)
             lattice_epsilon = Fraction(self._epsilon) - Fraction(epsilon)
-            # 1e-15 relative covers the rounding of exp and of the product.
-            shrunk = delta * math.exp(-0.5 * rounded_up(lattice_epsilon)) * (1.0 - 1e-15)
-            self._total = Fraction(self._price(epsilon, shrunk))
+            self._total = Fraction(self._price(epsilon, delta_of_gaussians(Fraction(delta), lattice_epsilon)))
             self._lattice_epsilon_reserved = lattice_epsilon
             self._lattice_delta_reserved = Fraction(self._delta) - Fraction(delta)
 

@@ -38,6 +38,12 @@ def check_delta(delta: float) -> float:
     return number
 
 
+def delta_of_gaussians(delta: Fraction, lattice_epsilon: Fraction) -> float:
+    """Return δ·e^{−r/2}, rounded down: what δ leaves to Gaussian queries if discrete noise adds r to ε (`Budget`)."""
+    # 1e-15 relative covers the rounding of exp and of the products.
+    return rounded_down(delta) * math.exp(-0.5 * rounded_up(lattice_epsilon)) * (1.0 - 1e-15)
+
+
 def _minus_erfcx_slope(points: Array) -> Array:
     """Return −erfcx'(t) = 2/√π − 2t·erfcx(t) without the cancellation at large t."""
     direct = 2.0 / _SQRT_PI - 2.0 * points * erfcx(points)

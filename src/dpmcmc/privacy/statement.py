@@ -1,26 +1,37 @@
 """The privacy statement: what a run guaranteed, to whom, and how it was accounted for, in a form that can be published.
 
-It holds public numbers only and computes none of them. It never softens: a run that was seeded, or that added no
-noise, says "not private" wherever the statement is shown.
+It holds public numbers only: all that is needed to compute its ε again, which `recomputed_epsilon` does. It never
+softens: a run that was seeded, or that added no noise, says "not private" wherever the statement is shown.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from importlib import metadata
-from typing import Any
+from typing import Any, get_args
 
 from dpmcmc.errors import QueryError
+from dpmcmc.privacy.budget import Budget
+from dpmcmc.privacy.exact import rounded_up
+from dpmcmc.privacy.gaussian import delta_of_gaussians, gaussian_cost, gaussian_epsilon
+from dpmcmc.privacy.subsampled import Scheme, subsampled_epsilon
 
 __all__ = ["NOISE_FREE_MODE", "PRIVATE_MODE", "SEEDED_MODE", "PrivacyStatement", "installed_versions"]
 
 PRIVATE_MODE = "private: exact discrete Gaussian noise (OpenDP)"
 SEEDED_MODE = "not private: seeded"
 NOISE_FREE_MODE = "not private: no noise"
+
+BATCH_KIND = "batch_gradient"
+_BATCH_FIELDS = ("batch_size", "sampling_prob", "sampling", "noise_ratio")
+# What ε may differ by when it is computed again, on another machine, say.
+_ROUNDING = 1e-9
 
 _PACKAGES = ("dpmcmc", "jax", "numpyro", "opendp", "dp-accounting", "numpy")
 
@@ -60,8 +71,16 @@ class PrivacyStatement:
         :data:`PRIVATE_MODE`, :data:`SEEDED_MODE` or :data:`NOISE_FREE_MODE`.
     epsilon, delta
         The guarantee for everything released. In a run that is not private: what was accounted for, or None.
+    budget_epsilon
+        The ε that was granted, at the same δ; by default ``epsilon``. What is stated may be less if fewer steps than it
+        pays for were fixed beforehand.
+    interrupted
+        Whether the run was stopped on its way. All of the budget then counts as spent, since an ε read off at a
+        stop would not be valid.
     mu
-        The Gaussian cost spent; None for the subsampled accountant, or if no noise was added.
+        The Gaussian cost spent, Σ 1/(2τ²); None for the subsampled accountant, or if no noise was added.
+    lattice_epsilon, lattice_delta
+        What discrete noise adds to the ε and δ of Gaussian noise, in the whole run (see `Budget`).
     unit_of_privacy, neighboring_relation
         To whom, and against what, the guarantee is given.
     num_records
@@ -69,7 +88,12 @@ class PrivacyStatement:
     queries
         Number of answered queries by kind.
     noise_multipliers
-        Noise sd / sensitivity by kind of query.
+        Noise sd / sensitivity by kind of query. Batches have none:
+    batches
+        For queries of kind "batch_gradient": ``batch_size``, ``sampling_prob`` (batch size / number of records),
+        ``sampling`` ("without_replacement" or "poisson") and ``noise_ratio`` (noise sd on the batch sum / clip norm).
+    set_apart
+        Kinds of query that have an ``epsilon`` and ``delta`` of their own, a part of the whole (simple composition).
     accountant
         How the costs were added up.
     versions
@@ -91,12 +115,18 @@ class PrivacyStatement:
     mode: str
     epsilon: float | None
     delta: float | None
+    budget_epsilon: float | None = None
+    interrupted: bool = False
     mu: float | None = None
+    lattice_epsilon: float = 0.0
+    lattice_delta: float = 0.0
     unit_of_privacy: str = "one row"
     neighboring_relation: str = "replace one"
     num_records: int
     queries: dict[str, int] = field(default_factory=dict)
     noise_multipliers: dict[str, float] = field(default_factory=dict)
+    batches: dict[str, Any] | None = None
+    set_apart: dict[str, dict[str, float]] = field(default_factory=dict)
     accountant: str
     versions: dict[str, str] = field(default_factory=installed_versions)
 
@@ -109,13 +139,21 @@ class PrivacyStatement:
             "private": bool(self.private),
             "epsilon": _number("epsilon", self.epsilon, above=0.0),
             "delta": _number("delta", self.delta, above=0.0, below=1.0),
+            "budget_epsilon": _number(
+                "budget_epsilon", self.epsilon if self.budget_epsilon is None else self.budget_epsilon, above=0.0
+            ),
+            "interrupted": bool(self.interrupted),
             "mu": _number("mu", self.mu, least=0.0),
+            "lattice_epsilon": _number("lattice_epsilon", self.lattice_epsilon, least=0.0),
+            "lattice_delta": _number("lattice_delta", self.lattice_delta, least=0.0, below=1.0),
             "num_records": _count("num_records", self.num_records, least=1),
             "queries": {kind: _count(f"queries[{kind!r}]", number) for kind, number in _items("queries", self.queries)},
             "noise_multipliers": {
                 kind: _number(f"noise_multipliers[{kind!r}]", value, least=0.0)
                 for kind, value in _items("noise_multipliers", self.noise_multipliers)
             },
+            "batches": None if self.batches is None else _checked_batches(self.batches),
+            "set_apart": {kind: _checked_part(kind, part) for kind, part in _items("set_apart", self.set_apart)},
             "versions": {package: str(version) for package, version in _items("versions", self.versions)},
         }
         if None in normalised["noise_multipliers"].values():
@@ -135,7 +173,7 @@ class PrivacyStatement:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain Python values; changing them does not change the statement."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+        return copy.deepcopy(values)
 
     def to_json(self) -> str:
         """Return the statement as one JSON object, from which :meth:`from_json` restores it exactly."""
@@ -156,14 +194,140 @@ class PrivacyStatement:
             )
         return cls(**values)
 
+    def recomputed_epsilon(self) -> float:
+        """Return the ε at the stated δ that follows from queries, noise, batches and slack alone, on the safe side.
+
+        With r and d the slack of discrete noise and (ε', δ') what is set apart, it is ε₀ + r + Σ ε', where ε₀ belongs
+        to δ₀ = (δ − Σ δ' − d)·e^{−r/2} on the accountant's curve: of μ, or of so many batches.
+
+        Raises
+        ------
+        QueryError
+            If there is no δ, or a kind of query has no noise, or nothing is left of δ.
+        """
+        if self.delta is None:
+            raise QueryError("the statement has no delta, so no epsilon follows; the run had no budget")
+        apart = self.set_apart.values()
+        delta = Fraction(self.delta) - sum(Fraction(part["delta"]) for part in apart) - Fraction(self.lattice_delta)
+        if delta <= 0:
+            raise QueryError("lattice_delta and what is set apart leave nothing of delta; the statement is not valid")
+        left = delta_of_gaussians(delta, Fraction(self.lattice_epsilon))
+        if self.batches is None:
+            epsilon = gaussian_epsilon(self._gaussian_cost(), left)
+        else:
+            epsilon = subsampled_epsilon(
+                self.batches["noise_ratio"],
+                self.batches["sampling_prob"],
+                self.queries.get(BATCH_KIND, 0),
+                left,
+                self.batches["sampling"],
+            )
+        others = Fraction(self.lattice_epsilon) + sum(Fraction(part["epsilon"]) for part in apart)
+        return rounded_up(Fraction(epsilon) + others)
+
+    def _gaussian_cost(self) -> float:
+        """Return Σ 1/(2τ²) over the queries to all records that the common budget pays for."""
+        kinds = [kind for kind in self.queries if kind != BATCH_KIND and kind not in self.set_apart]
+        missing = [kind for kind in kinds if not self.noise_multipliers.get(kind)]
+        if missing:
+            raise QueryError(f"noise_multipliers lacks {', '.join(missing)}, so the cost does not follow; add it")
+        costs = (self.queries[kind] * Fraction(gaussian_cost(self.noise_multipliers[kind])) for kind in kinds)
+        return rounded_up(sum(costs, Fraction(0)))
+
+    def check(self) -> None:
+        """Compute the statement again from its parts.
+
+        Raises
+        ------
+        QueryError
+            If the fields contradict each other: the queries, by their number and noise, cost more than is stated, ...
+        """
+        for contradiction in self._contradictions():
+            raise QueryError(f"the privacy statement contradicts itself: {contradiction}")
+
+    def _contradictions(self) -> Iterator[str]:
+        if self.epsilon is None or self.delta is None:
+            if self.mu is not None or self.batches or self.set_apart or self.queries or self.noise_multipliers:
+                yield "it lists costs or queries, but has no epsilon and delta"
+            if self.accountant != "none":
+                yield f"accountant is {self.accountant!r}, but there was nothing to account for: 'none'"
+            return
+        budget = self.epsilon if self.budget_epsilon is None else self.budget_epsilon
+        if self.epsilon > budget:
+            yield f"epsilon = {self.epsilon!r} is more than budget_epsilon = {budget!r}, which was granted"
+        if self.interrupted and self.epsilon != budget:
+            yield "an interrupted run must state all of budget_epsilon: an epsilon read off at a stop is not valid"
+        if self.neighboring_relation != "replace one" or not self.unit_of_privacy.startswith("one row"):
+            yield "the accountants hold for one row and neighbours by 'replace one' only"
+        yield from self._contradictions_of_queries()
+        answered = sum(number for kind, number in self.queries.items() if kind not in self.set_apart)
+        if answered and not (self.lattice_epsilon > 0.0 and self.lattice_delta > 0.0):
+            yield "lattice_epsilon and lattice_delta cannot be 0, for discrete noise has such a slack"
+        recomputed = self.recomputed_epsilon()
+        if recomputed > self.epsilon * (1.0 + _ROUNDING):
+            yield f"its queries have epsilon = {recomputed!r}, more than is stated: {self.epsilon!r}"
+
+    def _contradictions_of_queries(self) -> Iterator[str]:
+        kinds = {kind for kind in self.queries if kind != BATCH_KIND}
+        if kinds != set(self.noise_multipliers):
+            yield (
+                f"queries has the kinds {sorted(kinds)} (besides batches), but noise_multipliers "
+                f"{sorted(self.noise_multipliers)}"
+            )
+        for kind, part in self.set_apart.items():
+            if kind not in kinds:
+                yield f"set_apart has {kind}, which is not among the queries"
+            else:
+                own = Budget(part["epsilon"], part["delta"])
+                own.reserve_lattice()
+                if not own.can_spend(self.queries[kind] * Fraction(gaussian_cost(self.noise_multipliers[kind]))):
+                    yield f"what is set apart for {kind} does not pay for it"
+        if (self.batches is None) != (BATCH_KIND not in self.queries):
+            yield f"batches must be described if, and only if, there are queries of kind {BATCH_KIND}"
+        if self.batches is None:
+            if not self.accountant.startswith("Gaussian"):
+                yield f"accountant is {self.accountant!r}, but the queries are Gaussian"
+            if self.mu is None or not math.isclose(self.mu, self._gaussian_cost(), rel_tol=1e-12):
+                yield f"mu = {self.mu!r}, but the queries cost {self._gaussian_cost()!r}"
+            return
+        size, prob = self.batches["batch_size"], self.batches["sampling_prob"]
+        if size > self.num_records or not math.isclose(prob, size / self.num_records, rel_tol=1e-12):
+            yield f"batches of {size} out of {self.num_records} records do not have sampling_prob = {prob!r}"
+        sampling = self.batches["sampling"].replace("_", " ")
+        if not self.accountant.startswith("subsampled") or sampling not in self.accountant.lower():
+            yield f"accountant is {self.accountant!r}, but batches are drawn {sampling}"
+        if self.mu is not None or kinds - set(self.set_apart):
+            yield "queries to all records are no part of the subsampled accountant; they must be set apart, and mu None"
+
     def __str__(self) -> str:
         lines = [f"{'PRIVATE' if self.private else 'NOT PRIVATE'} ({self.mode})", self._guarantee()]
-        cost = "" if self.mu is None else f"; Gaussian cost spent: μ = {self.mu!r}"
-        lines.append(f"Accountant: {self.accountant}{cost}")
+        if self.budget_epsilon is not None and self.budget_epsilon != self.epsilon:
+            lines.append(f"Budget granted: ε = {self.budget_epsilon!r}; fewer steps were fixed beforehand.")
+        if self.interrupted:
+            lines.append("Interrupted: the run was stopped on its way; the whole budget counts as spent.")
+        lines.append(f"Accountant: {self.accountant}{self._cost_text()}")
         kinds = list(dict.fromkeys([*self.queries, *self.noise_multipliers]))
-        lines.append("Queries: " + ("; ".join(self._query_line(kind) for kind in kinds) if kinds else "none"))
+        lines.append("Queries: " + ("; ".join(self._query_text(kind) for kind in kinds) if kinds else "none"))
+        if self.batches is not None:
+            lines.append(
+                f"Batches: {self.batches['batch_size']} of {self.num_records} records, "
+                f"{self.batches['sampling'].replace('_', ' ')}, q = {self.batches['sampling_prob']!r}; noise ratio "
+                f"(noise sd on the batch sum / clip norm) {self.batches['noise_ratio']!r}"
+            )
+        lines += [
+            f"Set apart for {kind}: ε = {part['epsilon']!r}, δ = {part['delta']!r} (simple composition, included above)"
+            for kind, part in self.set_apart.items()
+        ]
+        if self.lattice_epsilon or self.lattice_delta:
+            lines.append(
+                f"Discreteness of the noise: r = {self.lattice_epsilon!r}, d = {self.lattice_delta!r}; the "
+                "accountant's (ε₀, δ₀) becomes (ε₀ + r, e^(r/2)·δ₀ + d), included above"
+            )
         lines.append("Versions: " + ", ".join(f"{package} {version}" for package, version in self.versions.items()))
         return "\n".join(lines)
+
+    def _cost_text(self) -> str:
+        return "" if self.mu is None else f"; Gaussian cost spent: μ = Σ number/(2·multiplier²) = {self.mu!r}"
 
     def _guarantee(self) -> str:
         # repr, not rounded: a rounded ε could state more than was guaranteed.
@@ -181,9 +345,9 @@ class PrivacyStatement:
         accounted = "" if self.epsilon is None else f" The budget accounted for ({numbers}) is not a guarantee."
         return f"Nothing is guaranteed to anyone in the {self.num_records} rows: {reason}.{accounted}"
 
-    def _query_line(self, kind: str) -> str:
+    def _query_text(self, kind: str) -> str:
         multiplier = self.noise_multipliers.get(kind)
-        noise = "" if multiplier is None else f" (noise multiplier {multiplier:.6g})"
+        noise = "" if multiplier is None else f" (noise multiplier {multiplier!r})"
         return f"{self.queries.get(kind, 0)} {kind}{noise}"
 
 
@@ -218,6 +382,34 @@ def _count(name: str, value: int, *, least: int = 0) -> int:
         raise QueryError(f"{name} is {value!r}; give a whole number of at least {least}") from None
     if isinstance(value, bool) or number != value or number < least:
         raise QueryError(f"{name} is {value!r}; give a whole number of at least {least}")
+    return number
+
+
+def _checked_batches(batches: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(_items("batches", batches))
+    if set(values) != set(_BATCH_FIELDS):
+        raise QueryError(f"batches has the keys {sorted(values)}; give exactly {', '.join(_BATCH_FIELDS)}")
+    if values["sampling"] not in get_args(Scheme):
+        raise QueryError(f"batches['sampling'] is {values['sampling']!r}; give one of {get_args(Scheme)}")
+    return {
+        "batch_size": _count("batches['batch_size']", values["batch_size"], least=1),
+        "sampling_prob": _present("batches['sampling_prob']", values["sampling_prob"], above=0.0),
+        "sampling": values["sampling"],
+        "noise_ratio": _present("batches['noise_ratio']", values["noise_ratio"], above=0.0),
+    }
+
+
+def _checked_part(kind: str, part: Mapping[str, Any]) -> dict[str, float]:
+    values = dict(_items(f"set_apart[{kind!r}]", part))
+    if set(values) != {"epsilon", "delta"}:
+        raise QueryError(f"set_apart[{kind!r}] has the keys {sorted(values)}; give exactly epsilon and delta")
+    return {name: _present(f"set_apart[{kind!r}][{name!r}]", values[name], above=0.0) for name in ("epsilon", "delta")}
+
+
+def _present(name: str, value: Any, *, above: float) -> float:
+    number = _number(name, value, above=above)
+    if number is None:
+        raise QueryError(f"{name} is None; give a finite number above {above}")
     return number
 
 
