@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from html.parser import HTMLParser
 
 import numpy as np
@@ -10,9 +11,11 @@ from typer.testing import CliRunner
 
 import dpmcmc
 from dpmcmc import cli, demo, output
+from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import PRIVATE_MODE, SEEDED_MODE
 
+MU = 1234 / (2 * 17.25**2) + 40 / (2 * 35.0**2)
 FILES = {"posterior.nc", "posterior.png", "index.html"}
 
 
@@ -23,7 +26,7 @@ def sample_stub(monkeypatch):
 
     def sample(model, data, **arguments):
         calls.append({"model": model, "data": data, **arguments})
-        draws = np.random.default_rng(1).normal([0.0, 3.0], [0.1, 0.3], (arguments["num_chains"], 20, 2))
+        draws = np.random.default_rng(1).normal([0.0, 3.0], [0.1, 0.3], (arguments["num_chains"], 10, 2))
         seeded = arguments["seed"] is not None
         return dpmcmc.Posterior(
             draws={"theta": draws},
@@ -33,10 +36,12 @@ def sample_stub(monkeypatch):
                 mode=SEEDED_MODE if seeded else PRIVATE_MODE,
                 epsilon=arguments["epsilon"],
                 delta=arguments["delta"],
-                mu=0.25,
+                mu=MU,
+                lattice_epsilon=1e-9,
+                lattice_delta=1e-25,
                 num_records=len(data),
                 queries={"gradient": 1234, "log_ratio": 40},
-                noise_multipliers={"gradient": 17.25, "log_ratio": 3.5},
+                noise_multipliers={"gradient": 17.25, "log_ratio": 35.0},
                 accountant="Gaussian <composition> & filter",
             ),
             sampler="DP-HMC",
@@ -189,10 +194,17 @@ def test_page_is_sound_and_self_contained(sample_stub):
     shown = "".join(page.texts)
     assert "Gaussian <composition> & filter" in shown
     assert "<composition>" not in text
-    for words in ("replace one", "one row", "noise multiplier τ = 17.25", "μ = 0.25", "Acceptance", "dpmcmc.DPHMC("):
+    for words in (
+        "replace one",
+        "one row",
+        "noise multiplier τ = 17.25",
+        f"μ = {MU:.6g}",
+        "Acceptance",
+        "dpmcmc.DPHMC(",
+    ):
         assert words in shown
     assert "prefers-color-scheme: dark" in text
-    assert text.count("var(--private)") > 80  # the draws follow the theme
+    assert text.count("var(--private)") > 40  # the draws follow the theme
     assert demo._PRIVATE not in text.split("</style>")[1]
 
 
@@ -246,3 +258,29 @@ def test_a_real_run_from_end_to_end(tmp_path):
 def test_mixing_note_compares_with_the_exact_posterior(sample_stub):
     note = demo.mixing_note(demo.run(small(), progress=False))
     assert "have not reached" in note  # the stub's draws are far too narrow for 2000 records
+
+
+def test_warnings_are_shown_on_the_page_in_the_terminal_and_in_json(sample_stub, tmp_path):
+    """The stub's 4 × 10 draws are too few."""
+    posterior = demo.run(small(), progress=False).posterior
+    assert any("independent ones" in text for text in posterior.warnings)
+    arguments = ["demo", "--num-records", "2000", "--out", str(tmp_path)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # shown once, not by Python again
+        shown = " ".join(CliRunner().invoke(cli.app, arguments).stdout.split())
+        page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+        report = json.loads(CliRunner().invoke(cli.app, [*arguments, "--json"]).stdout)
+    assert report["warnings"] == list(posterior.warnings)
+    for text in posterior.warnings:
+        assert f"Warning: {text}" in shown
+        assert text in "".join(page.texts)
+
+
+def test_a_second_demo_replaces_the_files_of_the_first_and_nothing_else(sample_stub, tmp_path):
+    outcome = demo.run(small(), progress=False)
+    for _ in range(2):
+        demo.write(outcome, tmp_path)
+    (tmp_path / "posterior.nc").write_text("years of work")
+    with pytest.raises(ResultError, match="not a posterior"):
+        demo.write(outcome, tmp_path)
+    assert (tmp_path / "posterior.nc").read_text() == "years of work"

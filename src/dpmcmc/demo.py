@@ -9,6 +9,7 @@ import io
 import math
 import re
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 import dpmcmc
-from dpmcmc.errors import QueryError
+from dpmcmc.errors import DPMCMCWarning, QueryError
 from dpmcmc.output import OutputError, replace_file
 from dpmcmc.studies.settings import paper_settings
 
@@ -189,17 +190,19 @@ def run(settings: Settings, *, progress: bool = True) -> Outcome:
     data = model.generate(data_key, settings.num_records, _TRUE_PARAMETER)
     start = np.array(_TRUE_PARAMETER) + settings.start_scale * generator.standard_normal((_NUM_CHAINS, 2))
     began = time.perf_counter()
-    posterior = dpmcmc.sample(
-        model,
-        data,
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        sampler=dpmcmc.DPHMC(**settings.sampler_arguments),
-        num_chains=_NUM_CHAINS,
-        init=start,
-        progress=progress,
-        seed=settings.seed,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DPMCMCWarning)  # `posterior.warnings` is shown with the results
+        posterior = dpmcmc.sample(
+            model,
+            data,
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            sampler=dpmcmc.DPHMC(**settings.sampler_arguments),
+            num_chains=_NUM_CHAINS,
+            init=start,
+            progress=progress,
+            seed=settings.seed,
+        )
     seconds = time.perf_counter() - began
     center, scale = model.straight_posterior_not_private(data)
     exact_draws = model.sample_posterior_not_private(exact_key, data, _NUM_EXACT_DRAWS)
@@ -246,7 +249,9 @@ def statement_rows(outcome: Outcome) -> list[tuple[str, str]]:
 
 def summary_rows(outcome: Outcome) -> tuple[list[str], list[tuple[str, list[float]]]]:
     """Return the column names and the rows of the summary, with the exact posterior's mean and sd at the end."""
-    summary = outcome.posterior.summary(round_to="none").drop(columns=["mcse_sd", "ess_tail"], errors="ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DPMCMCWarning)
+        summary = outcome.posterior.summary(round_to="none").drop(columns=["mcse_sd", "ess_tail"], errors="ignore")
     exact = outcome.exact_not_private.draws
     columns = [*map(str, summary.columns), "exact mean", "exact sd"]
     rows = []
@@ -257,24 +262,20 @@ def summary_rows(outcome: Outcome) -> tuple[list[str], list[tuple[str, list[floa
 
 
 def mixing_note(outcome: Outcome) -> str:
-    """Say in two sentences how far the chains can be trusted: R̂, and the sd beside the exact one."""
+    """Say that the chains agree, if so (else `posterior.warnings` tells), and how much of the posterior they cover."""
     columns, rows = summary_rows(outcome)
 
     def column(name: str) -> NDArray[np.float64]:
         return np.array([values[columns.index(name)] for _, values in rows])
 
     worst, reach = column("r_hat").max(), (column("sd") / column("exact sd")).min()
-    agreement = (
-        "the chains agree with each other"
-        if worst <= _GOOD_R_HAT
-        else "the chains are too short to agree with each other; the budget decides their length"
-    )
+    agreement = f"R̂ is {worst:.2f} at most: the chains agree with each other. " if worst <= _GOOD_R_HAT else ""
     coverage = (
         "they cover the width of the posterior"
         if reach >= _GOOD_REACH
         else f"the narrowest sd is {reach:.0%} of the exact one, so they have not reached all of the banana's arms"
     )
-    return f"R̂ is {worst:.2f} at most: {agreement}. Against the exact posterior: {coverage}."
+    return f"{agreement}Against the exact posterior: {coverage}."
 
 
 def report(outcome: Outcome, files: dict[Path, str]) -> dict[str, Any]:
@@ -291,6 +292,7 @@ def report(outcome: Outcome, files: dict[Path, str]) -> dict[str, Any]:
         "num_chains": outcome.draws.shape[0],
         "num_draws": outcome.draws.shape[1],
         "acceptance_rate": outcome.posterior.acceptance_rate,
+        "warnings": list(outcome.posterior.warnings),
         "summary": {
             name: {
                 column: value if math.isfinite(value) else None for column, value in zip(columns, values, strict=True)
@@ -315,7 +317,8 @@ def write(outcome: Outcome, folder: Path) -> dict[Path, str]:
     }
     draws, picture, web_page = files
     try:
-        outcome.posterior.save(draws)  # first, as it cannot be made again; it writes all or nothing by itself
+        # First, as it cannot be made again; it writes all or nothing by itself.
+        outcome.posterior.save(draws, overwrite=True)
         replace_file(picture, _as_png(posterior_figure(outcome)))
         replace_file(web_page, page(outcome).encode())
     except OSError as error:
@@ -492,7 +495,7 @@ def code_lines(settings: Settings) -> str:
             f"start = np.array([0.0, 3.0]) + {settings.start_scale!r} * generator.standard_normal(({_NUM_CHAINS}, 2))",
             f"posterior = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n, sampler=sampler,",
             f"                          num_chains={_NUM_CHAINS}, init=start{seeded})",
-            'posterior.save("posterior.nc")',
+            'posterior.save("posterior.nc", overwrite=True)',
             "print(posterior.summary(), posterior.privacy)",
         ]
     )
@@ -544,6 +547,10 @@ def page(outcome: Outcome) -> str:
             "rejected proposals. Draws are computed from releases alone, so that they may be shown."
         ),
         summary=_table(["", *columns], [[name, *map(_short, values)] for name, values in rows], "numbers"),
+        warnings="".join(
+            f'<p class="warning" role="alert"><strong>Warning.</strong> {html.escape(text)}</p>'
+            for text in outcome.posterior.warnings
+        ),
         mixing=html.escape(mixing_note(outcome)),
         statement=_table([], [[label, value] for label, value in statement_rows(outcome)], "statement"),
         start=html.escape(
@@ -634,6 +641,7 @@ $banner
 synthetic; with real data the page would end at the blue.</p>
 <h2>Summary</h2>
 $summary
+$warnings
 <p>$mixing</p>
 <h2>The chains</h2>
 <figure>$trace_figure

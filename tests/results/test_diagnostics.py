@@ -3,6 +3,7 @@
 import io
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ CASES = {
     ),
     "one chain stuck": (posterior_of(one_stuck()), ["1 of 4 chains did not move", r"R̂ is \d.* for x ", "worth"]),
     "one coordinate stuck": (posterior_of(one_coordinate_stuck()), [r"x\[1\] did not move"]),
-    "chains apart": (posterior_of(far_apart()), [r"R̂ is \d\.\d\d for x .*larger budget", "worth . independent"]),
+    "chains apart": (posterior_of(far_apart()), [r"R̂ is \d\.\d{3} for x .*larger budget", "worth . independent"]),
     "few effective draws": (posterior_of(random_walk(4, 40)), ["R̂ is", r"draws of x are worth \d+ independent.* 100 "]),
     "few effective draws a chain": (posterior_of(normal(40, 20)), [r"at least 1000 are wanted"]),
     "one chain": (posterior_of(normal(1, 500)), ["from one chain"]),
@@ -69,7 +70,7 @@ CASES = {
     "records that count as nothing": (
         posterior_of(
             normal(4, 500),
-            privacy=type(STATEMENT)(**(STATEMENT.to_dict() | {"num_records": 10_000})),
+            privacy=replace(STATEMENT, num_records=10_000),
             record_check=bad_records(1000.0),
         ),
         [r"About 10 % \(± 0\.5 %\) of the records count as nothing.*y coded 1/2.*Check the coding"],
@@ -93,16 +94,14 @@ def test_a_good_run_has_none():
 @pytest.mark.parametrize("estimate", [199.0, -100.0, 0.0])
 def test_few_bad_records_are_no_problem(estimate):
     """2 % of 10,000 records; then 4 noise sds of 100, which no bad record reaches once in 30,000 runs."""
-    privacy = type(STATEMENT)(**(STATEMENT.to_dict() | {"num_records": 10_000}))
+    privacy = replace(STATEMENT, num_records=10_000)
     for noise_sd, factor in ((10.0, 1.0), (100.0, 2.0)):
         check = bad_records(factor * estimate, noise_sd)
         assert posterior_of(normal(4, 500), privacy=privacy, record_check=check).warnings == ()
 
 
-def test_an_interrupted_run_says_so(monkeypatch):
-    posterior = posterior_of(normal(4, 500))
-    monkeypatch.setattr(type(posterior.privacy), "interrupted", True, raising=False)
-    (text,) = problems(posterior)
+def test_an_interrupted_run_says_so():
+    (text,) = problems(posterior_of(normal(4, 500), privacy=replace(STATEMENT, interrupted=True)))
     assert "interrupted; each chain has 500 draws" in text
 
 

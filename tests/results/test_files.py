@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -350,6 +351,19 @@ def test_a_file_with_a_group_or_a_parameter_of_others_is_refused(tmp_path):
     for tamper, name in ((group, "log_likelihood"), (parameter, "gamma")):
         with pytest.raises(ResultError, match=name):
             load(tampered(tmp_path, tamper))
+
+
+def test_a_statement_that_contradicts_itself_is_refused(tmp_path):
+    """All places agree, but the queries cost more than is stated: ε was lowered, or queries were left out."""
+    true = STATEMENTS["private"]
+    for change in ({"epsilon": 0.1}, {"mu": true.mu / 2}, {"queries": {"gradient": 3}}):
+
+        def tamper(tree, change=change):
+            for node in (tree, *tree.children.values()):
+                node.attrs["privacy"] = replace(true, **change).to_json()
+
+        with pytest.raises(ResultError, match="contradicts itself"):
+            load(tampered(tmp_path, tamper, "private"))
 
 
 def test_a_file_of_the_first_format_is_refused_plainly(tmp_path):

@@ -100,10 +100,10 @@ def without_still_entries(draws: Mapping[str, NDArray[Any]]) -> dict[str, NDArra
 
 def _problems(posterior: Posterior) -> Iterator[str]:
     num_draws, num_chains = posterior.num_draws, posterior.num_chains
-    if getattr(posterior.privacy, "interrupted", False):
+    if posterior.privacy.interrupted:
         yield (
             f"The run was interrupted; each chain has {posterior.num_warmup + num_draws:,} draws, warm-up included. "
-            "What was charged is spent: another run needs a budget of its own."
+            "All of the budget counts as spent: another run needs one of its own."
         )
     if posterior.record_check is not None:
         yield from _bad_records(posterior.record_check)
@@ -164,7 +164,7 @@ def _mixing(labels: Sequence[str], entries: Sequence[NDArray[Any]], num_chains: 
         yield "R̂ cannot be computed from one chain, and nothing else tells whether it has settled. Run two or more."
     if worst > HIGH_R_HAT:
         yield (
-            f"R̂ is {worst:.2f} for {labels[int(np.nanargmax(r_hat))]} (at most {HIGH_R_HAT} is wanted): the chains "
+            f"R̂ is {worst:.3f} for {labels[int(np.nanargmax(r_hat))]} (at most {HIGH_R_HAT} is wanted): the chains "
             "disagree about the posterior. Let them run longer (a larger budget buys more steps), start them nearer, "
             "or tune the steps."
         )

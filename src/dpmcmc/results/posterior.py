@@ -375,8 +375,7 @@ def _check_agreement(tree: Any) -> None:
     if unknown:
         raise ResultError(f"it has the groups {sorted(unknown)}, which Posterior.save does not write")
     statement = PrivacyStatement.from_json(tree.attrs["privacy"])
-    if hasattr(statement, "check"):
-        statement.check()
+    statement.check()
     expected = _privacy_attributes(statement)
     for place, node in {"root": tree, **tree.children}.items():
         differing = [name for name, value in expected.items() if node.attrs.get(name) != value]
