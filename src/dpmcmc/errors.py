@@ -4,6 +4,8 @@ Every message names what was wrong and the remedy. All errors are raised before 
 privacy budget is spent.
 """
 
+from typing import Any
+
 
 class DPMCMCError(Exception):
     """Base class of all errors of this package."""
@@ -31,6 +33,20 @@ class NotPrivateError(DPMCMCError):
 
 class ResultError(DPMCMCError, ValueError):
     """Draws do not fit together, or a file is not a posterior of this package or cannot be written."""
+
+
+class RunError(DPMCMCError):
+    """A run failed after it had begun to spend, and there are no draws to return; it says what is spent.
+
+    Attributes
+    ----------
+    unconstrained_draws
+        The draws as they are (draws × chains × unconstrained parameters), if only the last step failed; else None.
+    """
+
+    def __init__(self, message: str, unconstrained_draws: Any = None) -> None:
+        super().__init__(message)
+        self.unconstrained_draws = unconstrained_draws
 
 
 class DPMCMCWarning(UserWarning):

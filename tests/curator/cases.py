@@ -90,7 +90,7 @@ def exact_total(curator, query, theta, proposal=None):
             kept[inner_query.kind] = curator._host_total(inner_query, *arguments)
             return kept[inner_query.kind]
 
-        curator._answer(query, theta, proposal, curator._draw(query, len(theta)), total)
+        curator.passes.answer(query, theta, proposal, curator._draw(query, len(theta)), total)
     return kept[query.kind]
 
 
@@ -99,7 +99,7 @@ def replace_records(curator, records):
     with curator_module.exact_arithmetic():
         prepared, num_records = curator.model.prepare_records(records)
         assert num_records == curator.num_records
-        curator._records = placement.place(curator._kernel, prepared, curator._layout)
+        curator._records = placement.place(curator.passes.kernel, prepared, curator.passes.layout)
 
 
 def plain_scores(model, records, theta):

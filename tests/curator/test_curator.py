@@ -26,6 +26,7 @@ from dpmcmc.curator import (
     require_private,
 )
 from dpmcmc.curator import curator as curator_module
+from dpmcmc.curator import passes
 from dpmcmc.errors import BudgetExceededError, DataError, ModelError, NotPrivateError, QueryError
 from tests.curator.cases import CASES, STUDENT, by_name
 
@@ -293,7 +294,7 @@ def test_a_bound_that_is_no_scalar_is_refused():
 
 def test_noise_is_never_broadcast():
     with pytest.raises(QueryError, match="does not fit"):
-        curator_module._noised(np.zeros((2, 2), np.int64), np.zeros((2, 1), np.int64))
+        passes._noised(np.zeros((2, 2), np.int64), np.zeros((2, 1), np.int64))
 
 
 def test_what_is_charged_is_what_is_answered():

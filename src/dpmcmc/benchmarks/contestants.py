@@ -19,8 +19,7 @@ from dpmcmc.curator.curator import exact_arithmetic
 from dpmcmc.curator.queries import Gradient
 from dpmcmc.curator.records import COMPILER_OPTIONS
 from dpmcmc.inference import sampling
-from dpmcmc.inference.blocks import Random, Shape, compile_block, compile_start, draw_noise
-from dpmcmc.inference.progress import no_progress
+from dpmcmc.inference.blocks import Random, Shape, compile_run, draw_noise, settings_of
 from dpmcmc.privacy import Budget
 from dpmcmc.samplers import DPHMC, Sampler
 
@@ -117,17 +116,20 @@ class PrivateDraws:
     def __init__(self, curator: Curator, sampler: Sampler, theta: Starts, num_draws: int) -> None:
         self._records = curator.secret_records
         shape = Shape(len(theta), num_draws, 1, num_draws)
-        queries = sampler.queries(curator.num_records)
         with exact_arithmetic():
-            self._run, self._state = _compiled_run(curator, sampler, theta, shape)
+            run = _ready_run(curator, sampler, theta, shape)
+            self._run, self._state = run.program.run, sampling._start(run)
             # On the device beforehand, as the floor's and the others' inputs are.
-            self._noise = jax.tree.map(jnp.asarray, draw_noise(curator, queries, Random(0), shape, 0))
-            self._key, self._active = jax.random.key(1), jnp.asarray(num_draws)
+            inputs = run.settings, draw_noise(curator, run.queries, run.random, shape, 0), num_draws
+            self._settings, self._noise, self._active = jax.tree.map(jnp.asarray, inputs)
+            self._key = run.keys[1]
 
     def __call__(self) -> Any:
         """Run the block; return the positions, draws × chains × parameters."""
         with exact_arithmetic():
-            self._state, positions, _ = self._run(self._records, self._state, self._key, self._noise, self._active)
+            self._state, positions, _ = self._run(
+                self._records, self._settings, self._state, self._key, self._noise, self._active
+            )
             return positions
 
 
@@ -141,30 +143,24 @@ def private_runs(
     """
     curators = {name: curator_of(problem, source) for name, source in noise.items()}
     shape = Shape(len(theta), num_blocks * draws_per_block, 1, draws_per_block)
-    queries, first = sampler.queries(problem.num_records), next(iter(curators.values()))
     with exact_arithmetic():
-        block, state = _compiled_run(first, sampler, theta, shape)
-        key = jax.random.key(1)
-        # Compiles the block; whole runs are not needed for that.
-        drawn = draw_noise(first, queries, Random(None), shape, 0)
-        jax.block_until_ready(block(first.secret_records, state, key, drawn, jnp.asarray(draws_per_block)))
+        runs = {name: _ready_run(curator, sampler, theta, shape) for name, curator in curators.items()}
 
-    def run(curator: Curator) -> Any:
+    def call(run: sampling._Run) -> Any:
         with exact_arithmetic():
             # The package's own loop, so that what is timed is what a user waits for.
-            return sampling._run_blocks(curator, queries, Random(None), shape, block, state, key, no_progress)
+            return sampling._run_blocks(run, False).done
 
-    return {name: Ready(partial(run, curator)) for name, curator in curators.items()}
+    return {name: Ready(partial(call, run)) for name, run in runs.items()}
 
 
-def _compiled_run(curator: Curator, sampler: Sampler, theta: Starts, shape: Shape) -> tuple[Any, Any]:
-    """Return the block and the state to start from, as in ``dpmcmc.sample``."""
-    queries, kernel = sampler.queries(curator.num_records), sampler.kernel(curator.model, curator.num_records)
-    bind = curator.oracle(queries.gradient, queries.log_ratio)
-    start = compile_start(bind, kernel, curator.replicated)
-    no_noise = np.zeros((queries.gradients_at_start, *theta.shape), np.int64)
-    state = start(curator.secret_records, jax.random.key(0), jnp.asarray(theta), no_noise)
-    return compile_block(bind, kernel, shape, curator.replicated), state
+def _ready_run(curator: Curator, sampler: Sampler, theta: Starts, shape: Shape) -> sampling._Run:
+    """Return a compiled run, as ``dpmcmc.sample`` makes it, without a record check."""
+    queries = sampler.queries(curator.num_records)
+    settings, starts = settings_of(curator, sampler, queries), jnp.asarray(theta)
+    program = compile_run(curator, sampler, queries, shape, settings, starts)
+    keys = jax.random.key(0), jax.random.key(1)
+    return sampling._Run(curator, sampler, queries, None, shape, program, settings, Random(None), keys, starts)
 
 
 class BlackjaxDraws:

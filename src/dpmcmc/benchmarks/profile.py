@@ -41,7 +41,7 @@ def parts_of_a_gradient(num_chains: int) -> dict[str, float]:
     with exact_arithmetic():
         model = LogisticRegression(DIMENSION, intercept=False)
         curator = Curator(model, {"X": features, "y": outcomes}, noise=NoNoiseNotPrivate())
-        kernel: Any = curator._kernel
+        kernel: Any = curator.passes.kernel
         records, noise = curator.secret_records, np.zeros(theta.shape, np.int64)
 
         def over_tiles(tile_sum: Callable[..., Any], gradient: bool) -> float:

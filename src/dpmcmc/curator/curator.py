@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import jax
@@ -20,26 +20,14 @@ from jax.experimental import io_callback
 from numpy.typing import ArrayLike, NDArray
 
 from dpmcmc.curator import records as placement
-from dpmcmc.curator import sums
-from dpmcmc.curator.batches import Batch
 from dpmcmc.curator.noise import ExactNoise, NoiseSource
-from dpmcmc.curator.oracle import AnyRelease, Moments, NotPrivateRelease, Oracle, Quantile, Release
-from dpmcmc.curator.queries import (
-    BatchGradient,
-    ClipCount,
-    Gradient,
-    LogRatio,
-    NormQuantile,
-    Query,
-    RatioGeometry,
-    ScoreMoments,
-)
-from dpmcmc.errors import DataError, ModelError, NotPrivateError, QueryError
-from dpmcmc.models import Model
+from dpmcmc.curator.oracle import AnyRelease
+from dpmcmc.curator.passes import Bind, Passes, passes_for, structure_of
+from dpmcmc.curator.queries import BatchGradient, Gradient, Lattice, LogRatio, Query, RatioGeometry, ScoreMoments
+from dpmcmc.errors import DataError, DPMCMCError, ModelError, NotPrivateError, QueryError, RunError
+from dpmcmc.models import Model, rowwise
 from dpmcmc.privacy import Budget, StepBudget
 
-# Below this lattice (tests of coarse lattices only) the regressions' closed form has no room.
-_CLOSED_FORM_BOUND = 2**28
 # About as many rows of streamed records are in memory at a time (twice: the next ones are read beside).
 _CHUNK_ROWS = 2**18
 
@@ -75,11 +63,11 @@ class Stream(Protocol):
 
 
 class Cost(NamedTuple):
-    """What a question costs, all chains together."""
+    """What a question costs, all chains together, exactly."""
 
-    mu: float
-    lattice_epsilon: float
-    lattice_delta: float
+    mu: Fraction
+    lattice_epsilon: Fraction
+    lattice_delta: Fraction
 
 
 class Curator:
@@ -118,29 +106,33 @@ class Curator:
         self.model = model
         self._mesh = placement.make_mesh(devices)
         self._stream = data if isinstance(data, Stream) else None
+        self._stream_error = ""
         with exact_arithmetic():
             if self._stream is None:
-                prepared, count = model.prepare_records(data)
+                prepared, count = rowwise.prepare(model, data)
             else:
                 prepared, count = self._first_chunk(self._stream)
             counts = placement.rows_of_processes(count)
             self.num_records = sum(counts)
             if self.num_records < 2:
                 raise DataError("data has 1 row; privacy by noise needs many people, give at least 2 rows")
-            model.check(prepared)
-            self._layout = placement.Layout.choose(counts, self._mesh)
-            self._kernel = sums.make_kernel(model, prepared)
-            closed = isinstance(self._kernel, sums.RegressionKernel)
-            self._plain_kernel = sums.AutodiffKernel(model, prepared) if closed else self._kernel
+            self._passes = passes_for(
+                model,
+                prepared,
+                placement.Layout.choose(counts, self._mesh),
+                private=self.private,
+                multiplier=self._noise.multiplier,
+                stream_total=None if self._stream is None else self._traced_stream_total,
+            )
+            kernel = self._passes.kernel
             if self._stream is None:
-                self._records = placement.place(self._kernel, prepared, self._layout)
+                self._records = placement.place(kernel, prepared, self._passes.layout)
             else:
                 self._records = {}
                 rows = self._rows_of_a_chunk()
-                chunk = placement.pad_rows(self._kernel, prepared, min(rows, self.num_records), rows)
-                self._chunk_shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), chunk)
+                chunk = placement.pad_rows(kernel, prepared, min(rows, self.num_records), rows)
+                self._chunk_shapes = structure_of(chunk)
         self._budget = self._check_budget(budget)
-        self._compiled: dict[Any, Callable[..., Any]] = {}
 
     @property
     def noise(self) -> NoiseSource:
@@ -204,6 +196,14 @@ class Curator:
             raise QueryError(
                 "this curator's budget pays for batch gradients only; give it a dpmcmc.Budget to ask others"
             )
+        return self.ask_from(self.budget, query, theta, proposal)
+
+    def ask_from(
+        self, budget: Budget | None, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None
+    ) -> AnyRelease:
+        """Answer a question that another budget pays for: one that was set apart from the curator's own."""
+        if self.private and not isinstance(budget, Budget):
+            raise QueryError(f"budget must be a dpmcmc.Budget, got {type(budget).__name__}; nothing private is free")
         with exact_arithmetic():
             # Several processes must ask the same question: that of the first.
             batch, other = placement.agree(self._check_question(query, theta, proposal))
@@ -212,11 +212,27 @@ class Curator:
             cost = self._cost(query, len(batch), geometry)
             # Several processes answer with the same noise: that of the first.
             noise = placement.agree(self._draw(query, len(batch)))
-            if self.budget is not None:
-                self.budget.spend(cost.mu, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
-            release = self._answer(query, batch, other, noise, self._host_total, geometry)
+            self._compile(query, batch, other, geometry)
+            if budget is not None:
+                budget.spend(cost.mu, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
+            release = self._passes.answer(query, batch, other, noise, self._host_total, geometry)
+            self.raise_stream_error()
             release = jax.tree.map(np.asarray, release)
         return release if np.ndim(theta) == 2 else jax.tree.map(lambda leaf: leaf[0], release)
+
+    def compile(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> None:
+        """Compile what ``ask`` with the same arguments will run. Looks at no record and spends nothing."""
+        with exact_arithmetic():
+            batch, other = self._check_question(query, theta, proposal)
+            self._compile(query, batch, other, self._geometry(query, batch, other))
+
+    def _compile(self, query: Query, theta: Any, proposal: Any, geometry: RatioGeometry | None) -> None:
+        def total(query: Query, *arguments: Any) -> NDArray[np.int64]:
+            shape = self._compiled_total(query, *arguments).out_info
+            return np.zeros(shape.shape, np.int64)
+
+        noise = [np.zeros((len(theta), lattice.numbers), np.int64) for lattice in self._lattices(query)]
+        self._passes.answer(query, theta, proposal, noise, total, geometry)
 
     def cost(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> Cost:
         """Return what ``ask`` with the same arguments would charge. Spends nothing."""
@@ -266,131 +282,52 @@ class Curator:
             raise QueryError("bound(theta, proposal) must be finite and non-negative; check the log-ratio's bound")
         return geometry
 
+    def _lattices(self, query: Query) -> list[Lattice]:
+        """Return the lattices of what is released together, in the order in which noise is drawn."""
+        parts: list[Query] = [query, *([query.sum_query] if isinstance(query, ScoreMoments) else [])]
+        return [part.lattice(self.num_records, self.model.dimension) for part in parts]
+
     def _cost(self, query: Query, chains: int, geometry: RatioGeometry | None) -> Cost:
-        lattices = [query.lattice(self.num_records, self.model.dimension)]
-        if isinstance(query, ScoreMoments):
-            lattices.append(query.sum_query.lattice(self.num_records, self.model.dimension))
-        if geometry is not None:
-            mu = float(np.sum(np.asarray(geometry.mu)))
-        else:
-            assert query.mu is not None
-            mu = chains * query.mu
+        lattices = self._lattices(query)
+        costs = [query.mu] * chains if geometry is None else np.asarray(geometry.mu).tolist()
         return Cost(
-            mu,
-            chains * sum(lattice.lattice_epsilon for lattice in lattices),
-            chains * sum(lattice.lattice_delta for lattice in lattices),
+            sum(map(Fraction, costs), Fraction(0)),
+            chains * sum((Fraction(lattice.lattice_epsilon) for lattice in lattices), Fraction(0)),
+            chains * sum((Fraction(lattice.lattice_delta) for lattice in lattices), Fraction(0)),
         )
 
     def _draw(self, query: Query, chains: int) -> list[NDArray[np.int64]]:
-        dimension = self.model.dimension
-        lattice = query.lattice(self.num_records, dimension)
-        noise = [self.noise.draw(lattice.noise_scale, (chains, lattice.numbers))]
-        if isinstance(query, ScoreMoments):
-            first = query.sum_query.lattice(self.num_records, dimension)
-            noise.append(self.noise.draw(first.noise_scale, (chains, first.numbers)))
-        return noise
-
-    def _answer(
-        self,
-        query: Query,
-        theta: Any,
-        proposal: Any,
-        noise: list[Any],
-        total: Callable[..., Any],
-        geometry: RatioGeometry | None = None,
-    ) -> AnyRelease:
-        """Add noise to the sums. Serves the host (``total`` runs compiled) and compiled code (it is traced)."""
-        chains = len(theta)
-        lattice = query.lattice(self.num_records, self.model.dimension)
-        mu: Any = np.full(chains, query.mu)
-        sd: Any
-        value: Any
-        match query:
-            case Gradient():
-                spacing = query.spacing(lattice)
-                value = spacing * _noised(total(query, theta, None, spacing, float(lattice.bound)), noise[0])
-                sd = np.full(chains, spacing * lattice.noise_scale)
-            case LogRatio():
-                if geometry is None:
-                    geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), lattice)
-                secret = total(query, theta, proposal, geometry.spacing, geometry.bound)
-                value = geometry.spacing * _noised(secret, noise[0][:, 0])
-                sd, mu = geometry.noise_sd, geometry.mu
-            case NormQuantile():
-                edges = np.asarray(query.edges)
-                counts = total(query, theta, proposal, edges) * lattice.bound
-                histogram = _noised(counts, noise[0]) / lattice.bound
-                estimate = _read_quantile(histogram, edges, query.quantile * self.num_records)
-                value = Quantile(estimate, histogram, np.broadcast_to(edges, (chains, len(edges))))
-                sd = np.full(chains, lattice.noise_scale / lattice.bound)
-            case ScoreMoments():
-                first = self._answer(query.sum_query, theta, None, noise[1:], total)
-                bound = 2.0 ** query.vector_bits(self.num_records)
-                spacing = query.l2_clip_norm / bound
-                matrix = total(query, theta, None, first.value / self.num_records, spacing, bound)
-                value = Moments(first.value, spacing**2 * _add_symmetric(matrix, noise[0]))
-                sd = Moments(first.noise_sd, np.full(chains, spacing**2 * lattice.noise_scale))
-            case ClipCount():
-                counts = total(query, theta, proposal, query.threshold) * lattice.bound
-                value = _noised(counts, noise[0][:, 0]) / lattice.bound
-                sd = np.full(chains, lattice.noise_scale / lattice.bound)
-        release_type = Release if self.private else NotPrivateRelease
-        return release_type(value, jax.tree.map(lambda leaf: leaf * self.noise.multiplier, sd), mu)
+        return [self.noise.draw(lattice.noise_scale, (chains, lattice.numbers)) for lattice in self._lattices(query)]
 
     # ------------------------------------------------------------------ secret: exact sums over the records
 
-    def _traced_total(
-        self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any
-    ) -> jax.Array:
-        """Return the un-noised integer sums. Secret: no caller may let them out without noise."""
-        if self._stream is not None:
-            return self._traced_stream_total(query, theta, proposal, *public)
-        return self._tile_total(records, query, theta, proposal, *public)
-
-    def _tile_total(
-        self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any
-    ) -> jax.Array:
-        kernel = self._kernel_for(query)
-        arguments = [theta, *([] if proposal is None else [proposal]), *public]
-        tile_sum = _tile_sum(query, kernel, proposal is not None)
-        return placement.sum_over_tiles(
-            self._mesh,
-            kernel,
-            self.num_records,
-            tile_sum,
-            records,
-            *map(jnp.asarray, arguments),
-            gradient=proposal is None,
-        )
-
-    def _kernel_for(self, query: Query) -> sums.Kernel:
-        """Return the model's kernel, or plain differentiation where a test's lattice is too coarse for it."""
-        coarse = isinstance(query, Gradient) and query.lattice(self.num_records, 1).bound < _CLOSED_FORM_BOUND
-        return self._plain_kernel if coarse else self._kernel
+    def _compiled_total(self, query: Query, theta: Any, proposal: Any, *public: Any) -> Any:
+        records = self._records if self._stream is None else self._chunk_shapes
+        return self._passes.compiled_total(records, query, theta, proposal, public)
 
     def _host_total(self, query: Query, theta: Any, proposal: Any, *public: Any) -> NDArray[np.int64]:
-        """Return the same, compiled once for each kind of question and number of chains."""
-        key = (
-            query.kind,
-            len(theta),
-            proposal is None,
-            type(self._kernel_for(query)),
-            *map(np.shape, public),
-        )
-        if key not in self._compiled:
-            self._compiled[key] = jax.jit(
-                lambda records, theta, proposal, public: self._tile_total(records, query, theta, proposal, *public),
-                compiler_options=placement.COMPILER_OPTIONS,
-            )
+        """Return the un-noised integer sums. Secret: no caller may let them out without noise."""
+        compiled = self._compiled_total(query, theta, proposal, *public)
         if self._stream is None:
-            return np.asarray(self._compiled[key](self._records, theta, proposal, public))
-        total: Any = 0
+            return np.asarray(compiled(self._records, theta, proposal, public))
+        total = np.zeros(compiled.out_info.shape, np.int64)
         rows = self._rows_of_a_chunk()
-        for chunk in self._stream.chunks(rows):
-            prepared, count = self.model.prepare_records(chunk)
-            padded = placement.pad_rows(self._kernel, prepared, count, rows)
-            total = total + np.asarray(self._compiled[key](padded, theta, proposal, public))
-        return np.asarray(total)
+        # A reader's own error could quote a value, and compiled code would print it. So it goes no further than this:
+        # the sum is then 0, and whoever asked finds the error in `raise_stream_error`.
+        try:
+            for chunk in [] if self._stream_error else self._stream.chunks(rows):
+                prepared, count = rowwise.prepare(self.model, chunk)
+                padded = placement.pad_rows(self._passes.kernel, prepared, count, rows)
+                total = total + np.asarray(compiled(padded, theta, proposal, public))
+        except Exception as error:
+            known = isinstance(error, DPMCMCError)
+            self._stream_error = str(error) if known else f"the records could not be read ({type(error).__name__})"
+        return np.zeros_like(total) if self._stream_error else total
+
+    def raise_stream_error(self) -> None:
+        """Raise if streamed records could not be read; what was answered since then is worthless."""
+        if self._stream_error:
+            raise RunError(self._stream_error)
 
     # ------------------------------------------------------------------ secret: records that do not fit into memory
 
@@ -407,7 +344,7 @@ class Curator:
         if stream.num_records < 1:
             raise DataError("data has 0 rows; give at least one record.")
         chunks = stream.chunks(self._rows_of_a_chunk())
-        first, _ = self.model.prepare_records(next(chunks))
+        first, _ = rowwise.prepare(self.model, next(chunks))
         chunks.close()  # type: ignore[attr-defined]
         return first, stream.num_records
 
@@ -429,7 +366,7 @@ class Curator:
 
         arguments = [jnp.asarray(argument) for argument in (theta, *([] if proposal is None else [proposal]), *public)]
         shape = jax.eval_shape(
-            lambda records, theta, proposal, public: self._tile_total(records, query, theta, proposal, *public),
+            lambda records, theta, proposal, public: self._passes.tile_total(records, query, theta, proposal, *public),
             self._chunk_shapes,
             theta,
             proposal,
@@ -459,59 +396,16 @@ class Curator:
         """How a public array lies on the curator's devices: a copy on each."""
         return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
 
-    def oracle(self, gradient: Gradient | BatchGradient | None, log_ratio: LogRatio | None) -> Callable[[Any], Oracle]:
-        """Return ``bind(records) -> Oracle``, to be called on traced records inside a compiled block.
+    @property
+    def passes(self) -> Passes:
+        """The compiled side: programs that hold no records."""
+        return self._passes
 
-        The caller charges the budget for the whole block beforehand, draws the noise that the oracle's functions take
-        (``noise_scale`` of the queries' lattices) and compiles with ``COMPILER_OPTIONS``. See :class:`Oracle`.
-        """
+    def oracle(self, gradient: Gradient | BatchGradient | None, log_ratio: LogRatio | None) -> Bind:
+        """Return ``bind(records) -> Oracle``; see :meth:`dpmcmc.curator.passes.Passes.oracle`."""
+        return self._passes.oracle(gradient, log_ratio)
 
-        def bind(records: Any) -> Oracle:
-            total = partial(self._traced_total, records)
-
-            def answer_gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
-                if not isinstance(gradient, Gradient):
-                    raise QueryError("this sampler declared no gradient query, so its oracle answers none")
-                return self._answer(gradient, theta, None, [noise], total)
-
-            def answer_log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:
-                if log_ratio is None:
-                    raise QueryError("this sampler declared no log-ratio query, so its oracle answers none")
-                return self._answer(log_ratio, theta, proposal, [noise[:, None]], total)
-
-            def answer_batch_gradient(theta: jax.Array, batch: Batch, noise: jax.Array) -> AnyRelease:
-                if self._stream is not None:
-                    raise QueryError("minibatch samplers look up random rows; load the records into memory for them")
-                if not isinstance(gradient, BatchGradient):
-                    raise QueryError("this sampler declared no batch gradient, so its oracle answers none")
-                return self._answer_batch(records, gradient, theta, batch, noise)
-
-            return Oracle(answer_gradient, answer_log_ratio, answer_batch_gradient)
-
-        return bind
-
-    def _answer_batch(
-        self, records: Any, query: BatchGradient, theta: jax.Array, batch: Batch, noise: jax.Array
-    ) -> AnyRelease:
-        lattice = query.lattice(self.num_records, self.model.dimension)
-        spacing, bound = jnp.asarray(query.spacing(lattice)), jnp.asarray(float(lattice.bound))
-        kernel = self._kernel if lattice.bound >= _CLOSED_FORM_BOUND else self._plain_kernel
-        total = placement.sum_over_batches(
-            self._layout,
-            kernel,
-            query.rows(self.num_records),
-            lambda tile, one_theta: kernel.gradient_sum(tile, one_theta, spacing, bound),
-            records,
-            theta,
-            batch,
-        )
-        release_type = Release if self.private else NotPrivateRelease
-        sd = np.full(len(theta), query.spacing(lattice) * lattice.noise_scale * self.noise.multiplier)
-        return release_type(spacing * _noised(total, noise), sd, np.full(len(theta), np.nan))
-
-    def noise_free_oracle_not_private(
-        self, gradient_clip: float | None, ratio_clip: float | None
-    ) -> Callable[[Any], Oracle]:
+    def noise_free_oracle_not_private(self, gradient_clip: float | None, ratio_clip: float | None) -> Bind:
         """Like ``oracle``, with no noise, for research samplers; None: no clipping.
 
         Refused by a private curator.
@@ -520,126 +414,4 @@ class Curator:
             raise NotPrivateError("a private curator has no noise-free oracle; use noise=NoNoiseNotPrivate()")
         if self._stream is not None:
             raise QueryError("samplers without noise need the records in memory; load the file first")
-
-        def bind(records: Any) -> Oracle:
-            def add_up(
-                tile_sum: Callable[..., Any], *public: jax.Array, gradient: bool, dtype: Any = jnp.float64
-            ) -> jax.Array:
-                return placement.sum_over_tiles(
-                    self._mesh,
-                    self._kernel,
-                    self.num_records,
-                    tile_sum,
-                    records,
-                    *public,
-                    gradient=gradient,
-                    dtype=dtype,
-                )
-
-            def clipped_gradient(*public: jax.Array) -> jax.Array:
-                clip = partial(add_up, self._kernel.gradient_sum, *public, gradient=True, dtype=jnp.int64)
-                if not isinstance(self._kernel, sums.AutodiffKernel):
-                    return clip()
-                total = add_up(self._kernel.gradient_sum_not_private, *public, gradient=True, dtype=jnp.int64)
-                return jax.lax.cond(jnp.all(total[:, -1] == 0), lambda: total[:, :-1], clip)
-
-            def gradient(theta: jax.Array, noise: jax.Array) -> AnyRelease:
-                if gradient_clip is None:
-                    value = add_up(partial(sums.plain_gradient_sum, self._kernel), theta, gradient=True)
-                else:
-                    # The sums of private runs, which are faster; their lattice is far below what a gradient needs.
-                    query = Gradient(gradient_clip, 1.0)
-                    lattice = query.lattice(self.num_records, self.model.dimension)
-                    spacing = query.spacing(lattice)
-                    public = theta, jnp.asarray(spacing), jnp.asarray(float(lattice.bound))
-                    value = spacing * clipped_gradient(*public)
-                return NotPrivateRelease(value, jnp.zeros(len(theta)), jnp.zeros(len(theta)))
-
-            def log_ratio(theta: jax.Array, proposal: jax.Array, noise: jax.Array) -> AnyRelease:
-                zeros = jnp.zeros(len(theta))
-                if ratio_clip is None:
-                    total = add_up(partial(sums.plain_ratio_sum, self._kernel), theta, proposal, gradient=False)
-                    return NotPrivateRelease(total, zeros, zeros, clipped=zeros)
-                query = LogRatio(ratio_clip, noise_multiplier=1.0)
-                geometry = query.geometry(theta, proposal, query.lattice(self.num_records))
-                public = theta, proposal, geometry.spacing, geometry.bound
-                counted = partial(sums.counted_ratio_sum, self._kernel)
-                total = add_up(counted, *public, gradient=False, dtype=jnp.int64)
-                clipped = total[:, 1] / self.num_records
-                return NotPrivateRelease(geometry.spacing * total[:, 0], zeros, zeros, clipped=clipped)
-
-            def no_batches(theta: jax.Array, batch: Batch, noise: jax.Array) -> AnyRelease:
-                raise QueryError("the noise-free oracle has no batches")
-
-            return Oracle(gradient, log_ratio, no_batches)
-
-        return bind
-
-
-def _tile_sum(query: Query, kernel: sums.Kernel, with_proposal: bool) -> Callable[..., jax.Array]:
-    """Return the function that sums one tile for this kind of query; its arguments after the tile are public."""
-    match query:
-        case Gradient():
-            return kernel.gradient_sum
-        case LogRatio():
-
-            def log_ratio(
-                tile: sums.Tile, theta: jax.Array, proposal: jax.Array, spacing: jax.Array, bound: jax.Array
-            ) -> jax.Array:
-                return sums.ratio_sum(sums.log_ratios(kernel, tile, theta, proposal), spacing, bound, tile["real"])
-
-            return log_ratio
-        case ScoreMoments():
-
-            def second_moment(
-                tile: sums.Tile, theta: jax.Array, center: jax.Array, spacing: jax.Array, bound: jax.Array
-            ) -> jax.Array:
-                def centred() -> list[jax.Array]:
-                    scores = kernel.scores(tile, theta)
-                    return [score.astype(jnp.float64) - center[:, j, None] for j, score in enumerate(scores)]
-
-                integers = sums.clip_to_lattice(centred, spacing, bound, tile)
-                vectors = jnp.stack(integers, axis=1).astype(jnp.float64)
-                return jnp.einsum("cib,cjb->cij", vectors, vectors)
-
-            return second_moment
-        case NormQuantile():
-
-            def histogram(tile: sums.Tile, theta: jax.Array, *rest: jax.Array) -> jax.Array:
-                size, counts = sums.magnitudes(kernel, tile, theta, rest[0] if with_proposal else None)
-                position = jnp.sum(size[..., None] >= rest[-1], axis=-1)
-                bins = position[..., None] == jnp.arange(rest[-1].size + 1)
-                return jnp.sum(jnp.where(counts[..., None], bins, False), axis=-2)
-
-            return histogram
-        case ClipCount():
-
-            def count(tile: sums.Tile, theta: jax.Array, *rest: jax.Array) -> jax.Array:
-                size, counts = sums.magnitudes(kernel, tile, theta, rest[0] if with_proposal else None)
-                return jnp.sum(counts & (size > rest[-1]), axis=-1)
-
-            return count
-
-
-def _read_quantile(histogram: NDArray[Any], edges: NDArray[Any], target: float) -> NDArray[Any]:
-    """Return the upper edge of the bin where the noisy cumulated count first reaches ``target``; the last if none."""
-    cumulated = np.cumsum(histogram, axis=-1)[:, : len(edges)]
-    reached = cumulated >= target
-    first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(edges) - 1)
-    return np.asarray(edges[first])
-
-
-def _noised(total: Any, noise: Any) -> Any:
-    """Add noise to secret integers, one draw for each: shapes must agree, so that no draw is ever used twice."""
-    if total.shape != noise.shape:
-        raise QueryError(f"noise of shape {noise.shape} does not fit sums of shape {total.shape}; nothing was released")
-    return total + noise
-
-
-def _add_symmetric(matrix: Any, noise: Any) -> NDArray[np.int64]:
-    """Add one draw of noise to each entry of the upper triangle, and mirror it."""
-    row, column = np.triu_indices(matrix.shape[-1])
-    noisy = np.zeros(matrix.shape, np.int64)
-    noisy[:, row, column] = _noised(matrix[:, row, column], noise)
-    noisy[:, column, row] = noisy[:, row, column]
-    return noisy
+        return self._passes.noise_free_oracle_not_private(gradient_clip, ratio_clip)

@@ -201,7 +201,7 @@ class GradientNumbers(NamedTuple):
 
 
 class RatioNumbers(NamedTuple):
-    """The same for a log-ratio: b (0 if the bound is a function), S, K, σS (0 at constant τ) and μ (0 at constant σ)."""
+    """The same for a log-ratio: b (0 if the bound is a function), S, K, σS (0 at constant τ), μ (0 at constant σ)."""
 
     clip: Any
     scale: Any
@@ -480,7 +480,7 @@ class ClipCount:
 
 @dataclass(frozen=True)
 class InvalidCount:
-    """Noisy number of records that count as nothing at θ (their log-likelihood or gradient is not finite).
+    """Noisy number of records that count as nothing at θ: their log-likelihood is not finite.
 
     A record counts 0 or 1, so that replacing one changes the number by at most 1: sensitivity 1.
 

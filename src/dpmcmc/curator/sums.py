@@ -25,16 +25,20 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core
 from numpy.typing import NDArray
 
 from dpmcmc.curator.unpacked import Unpacked, columns_of, unpack
 from dpmcmc.models import (
+    Banana,
+    GaussianMean,
     LinearRegression,
     LogisticRegression,
     Model,
     NegativeBinomialRegression,
     PoissonRegression,
     RegressionModel,
+    allowed,
 )
 
 # {"rows": the model's records, "real": which rows are records, "here": true, and what a kernel's prepare adds}
@@ -256,13 +260,13 @@ class AutodiffKernel:
     Where the model allows it (see :mod:`~dpmcmc.curator.unpacked`), each coordinate is an array of its own.
     """
 
-    def __init__(self, model: Model, records: Any) -> None:
+    def __init__(self, model: Model, records: Any, traced: allowed.Traced | None = None) -> None:
         self.model = model
         self.precision = arithmetic_of(model, records)
-        self._value, self._gradient = model.unconstrained_log_likelihood, jax.grad(model.unconstrained_log_likelihood)
-
-        records_structure = jax.tree.map(lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype), records)
-        structure = jax.ShapeDtypeStruct((model.dimension,), self.precision), records_structure
+        structure = _arguments_of(model, records)
+        # The model's own Python code does not run after this: what was checked is what is evaluated.
+        traced = trace(model, records) if traced is None else traced
+        self._value, self._gradient = map(_as_function, traced)
         self._unpacked_value = unpack(self._value, *structure)
         self._unpacked_gradient = unpack(self._gradient, *structure)
         # Slices of vectors are as good as vectors.
@@ -437,10 +441,11 @@ class RegressionKernel:
 
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Evaluate the family's log-likelihood at the linear predictor."""
-        return self.model.log_likelihood_at(*self._predict(tile, theta)).astype(self.precision)
+        # Of the class: an attribute of the instance could be any function, and would be handed a whole tile.
+        return type(self.model).log_likelihood_at(self.model, *self._predict(tile, theta)).astype(self.precision)
 
     def _residuals(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        return self.model.score_at(*self._predict(tile, theta))
+        return type(self.model).score_at(self.model, *self._predict(tile, theta))
 
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Closed-form scores, materialised: for the rare queries that need them."""
@@ -504,6 +509,28 @@ class RegressionKernel:
         return [jnp.where(counts > 0.0, part, 0.0) for part in whole]
 
 
+def trace(model: Model, records: Any) -> allowed.Traced:
+    """Trace and check a model's log-likelihood and its gradient, in the precision that these records ask for."""
+    return allowed.trace_likelihood(model.unconstrained_log_likelihood, *_arguments_of(model, records))
+
+
+def _arguments_of(model: Model, records: Any) -> tuple[jax.ShapeDtypeStruct, Any]:
+    """Return shapes and dtypes of the arguments of a log-likelihood: a parameter vector and one record."""
+    record = jax.tree.map(lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype), records)
+    return jax.ShapeDtypeStruct((model.dimension,), arithmetic_of(model, records)), record
+
+
+def _as_function(closed: Any) -> Callable[[jax.Array, Any], jax.Array]:
+    """Return a traced program as the function of a parameter vector and a record that it was."""
+    evaluate = core.jaxpr_as_fun(closed)
+
+    def function(theta: jax.Array, record: Any) -> jax.Array:
+        (result,) = evaluate(theta, *jax.tree.leaves(record))
+        return result
+
+    return function
+
+
 def _compiled_stage(program: Unpacked) -> Callable[[Any], list[jax.Array]]:
     """Return the record's stage of a program for slices × rows, slice by slice: compiled once for each shape."""
     return jax.jit(lambda slices: jax.lax.map(lambda rows: program.stage(columns_of(rows)), slices))
@@ -546,12 +573,27 @@ def join(parts: Any) -> jax.Array:
     return jnp.concatenate([part[:, None] if part.ndim == 1 else part for part in parts], axis=-1)
 
 
-def make_kernel(model: Model, records: Any) -> Kernel:
+def has_closed_form(model: Model) -> bool:
+    """Whether this is one of the package's own regressions, whose code may see whole tiles.
+
+    Exactly these: another class could do anything with the rows of a tile.
+    """
+    return type(model) in _FAMILIES
+
+
+def is_own(model: Model) -> bool:
+    """Whether the functions of a model are this package's own, and so hold no data."""
+    functions = [getattr(function, "__func__", None) for function in (model.log_likelihood, model.log_prior)]
+    kind: Any = type(model)
+    return kind in (*_FAMILIES, Banana, GaussianMean) and functions == [kind._log_likelihood, kind._log_prior]
+
+
+def make_kernel(model: Model, records: Any, traced: allowed.Traced | None = None) -> Kernel:
     """Choose how to evaluate a model on records of these shapes and dtypes."""
-    # Exactly these: another class could do anything with the rows of a tile, which `Model.check` does not look at.
-    if isinstance(model, RegressionModel) and type(model) in _FAMILIES:
+    if has_closed_form(model):
+        assert isinstance(model, RegressionModel)
         return RegressionKernel(model, records)
-    return AutodiffKernel(model, records)
+    return AutodiffKernel(model, records, traced)
 
 
 def _row_sums(values: jax.Array) -> jax.Array:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+import jax
 import numpy as np
 
 Progress = Callable[[int, Any, Any], None]
@@ -13,6 +15,34 @@ Progress = Callable[[int, Any, Any], None]
 
 def no_progress(steps: int, info: Any, budget: Any) -> None:
     """Report nothing."""
+
+
+@contextmanager
+def progress_bar(wanted: bool, name: str, total_steps: int) -> Iterator[Progress]:
+    """Show a progress bar if it is wanted and there is a terminal. If it fails, the run goes on without it."""
+    if not (wanted and sys.stderr.isatty() and jax.process_index() == 0):
+        yield no_progress
+        return
+    with ExitStack() as stack:
+        shown: list[Progress] = []
+        with suppress(Exception):
+            bar = terminal_progress(name, total_steps)
+            shown.append(bar.__enter__())
+            stack.push(lambda *error: _leave(bar))
+
+        def report(steps: int, info: Any, budget: Any) -> None:
+            try:
+                for one in shown:
+                    one(steps, info, budget)
+            except Exception:
+                shown.clear()
+
+        yield report
+
+
+def _leave(bar: Any) -> None:
+    with suppress(Exception):
+        bar.__exit__(None, None, None)
 
 
 @contextmanager

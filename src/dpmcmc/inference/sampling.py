@@ -1,12 +1,14 @@
-"""``sample``: plan, run in blocks, collect. The budget is charged for a block before the block runs."""
+"""``sample``: plan, compile, run in blocks, collect. The budget is charged for a block before the block runs."""
 
 from __future__ import annotations
 
-import sys
+import signal
+import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmcmc import checks
-from dpmcmc.curator import Curator, ExactNoise, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
+from dpmcmc.curator import Curator, ExactNoise, InvalidCount, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
 from dpmcmc.curator import records as placement
 from dpmcmc.curator.curator import exact_arithmetic
-from dpmcmc.errors import QueryError
+from dpmcmc.errors import DPMCMCError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference import planning
 from dpmcmc.inference.blocks import (
+    Program,
     Random,
+    Settings,
     Shape,
     choose_shape,
-    compile_block,
-    compile_start,
+    compile_run,
     draw_noise,
+    settings_of,
     starting_points,
 )
-from dpmcmc.inference.progress import Progress, no_progress, terminal_progress
+from dpmcmc.inference.progress import progress_bar
 from dpmcmc.models import Model
-from dpmcmc.privacy import Budget, PrivacyStatement, StepBudget
-from dpmcmc.privacy.statement import installed_versions
+from dpmcmc.privacy import Budget, StepBudget
 from dpmcmc.results import Posterior
+from dpmcmc.results.diagnostics import RecordCheck
 from dpmcmc.samplers import Noise, Queries, Sampler
 
 
@@ -51,6 +55,7 @@ def sample(
     progress: bool = True,
     seed: int | None = None,
     devices: int | Sequence[jax.Device] | None = None,
+    check_records: bool = True,
 ) -> Posterior:
     """Draw from the posterior, privately.
 
@@ -84,6 +89,10 @@ def sample(
     devices
         Number or list of JAX devices to spread the records over. Default: one, or, under ``jax.distributed``, all of
         them: each process then gives its own part of the rows, and all get the same draws. Draws do not depend on it.
+    check_records
+        Spend a little of the budget (at most 0.1 % of its μ; for minibatch samplers 0.5 % of ε) on a noised count of
+        the records that count as nothing: a value missing or infinite, or an outcome that is impossible in the model.
+        A table that is coded wrongly is noticed in no other way.
 
     Returns
     -------
@@ -93,50 +102,141 @@ def sample(
     ------
     DPMCMCError
         An argument does not fit, or the budget buys no step. Raised before anything is spent.
+    RunError
+        Something failed in the first block, so that there are no draws; it says what is spent.
+
+    Warns
+    -----
+    DPMCMCWarning
+        The result has a problem, or the run ended early; each says what to do. They also stand in
+        :attr:`Posterior.warnings`.
 
     Notes
     -----
-    Ctrl-C ends the run and returns what is done so far; what was charged is spent.
+    Ctrl-C, or anything that fails after the first block, ends the run and returns what is done so far: those draws are
+    paid for. Everything is compiled before anything is charged; a second call with the same model, shapes and class of
+    sampler compiles nothing.
     """
     planning.check_sampler(sampler)
     num_chains, thin = checks.count("num_chains", num_chains), checks.count("thin", thin)
-    noise = _noise_source(sampler, seed)
+    if num_steps is not None:
+        num_steps = checks.count("num_steps", num_steps)
     with exact_arithmetic():
-        curator = Curator(model, data, _budget_maker(sampler, epsilon, delta), noise=noise, devices=devices)
-        num_records = curator.num_records
-        queries = sampler.queries(num_records)
-        allowed = None
-        if epsilon is not None and delta is not None:
-            the_plan = planning.plan(
-                sampler,
-                num_records=num_records,
-                epsilon=epsilon,
-                delta=delta,
-                num_chains=num_chains,
-                dimension=model.dimension,
+        try:
+            run = _prepare(
+                model, data, sampler, epsilon, delta, num_chains, num_steps, thin, init, seed, devices, check_records
             )
-            planning.require_steps(the_plan)
-            allowed = the_plan.num_steps
-        steps = _number_of_steps(num_steps, allowed, thin)
-        random = Random(seed)
-        # Of several processes the first one decides.
-        init_key, state_key, run_key = jax.random.split(placement.agree(random.public_key), 3)
-        theta = starting_points(model, init, num_chains, init_key)
-        kernel = sampler.kernel(model, num_records)
-        shape = choose_shape(num_chains, steps, thin)
-        warmup = _number_of_warmup(num_warmup, shape.num_draws)
-        bind = (
-            curator.oracle(queries.gradient, queries.log_ratio)
-            if sampler.private
-            else curator.noise_free_oracle_not_private(
-                getattr(sampler, "gradient_clip", None), getattr(sampler, "ratio_clip", None)
-            )
+            warmup = _number_of_warmup(num_warmup, run.shape.num_draws)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted before the first step; nothing was spent") from None
+        outcome = _run_blocks(run, progress)
+        with _undisturbed():
+            posterior = _collect(run, outcome, warmup, None if num_steps is None else run.num_steps, epsilon, delta)
+    for text in (*outcome.notes, *posterior.warnings):
+        warnings.warn(text, DPMCMCWarning, stacklevel=2)
+    return posterior
+
+
+class _Run(NamedTuple):
+    """A run that is ready: checked, planned and compiled, and nothing spent yet."""
+
+    curator: Curator
+    sampler: Sampler
+    queries: Queries
+    funds: planning.Funds | None
+    shape: Shape
+    program: Program
+    settings: Settings
+    random: Random
+    keys: tuple[jax.Array, jax.Array]
+    theta: jax.Array
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of each chain."""
+        return self.shape.num_draws * self.shape.thin
+
+    @property
+    def record_check(self) -> InvalidCount | None:
+        """What counts records that are no use."""
+        return None if self.funds is None else self.funds.record_check
+
+
+class _Outcome(NamedTuple):
+    """What a run has released: positions and infos of each block, steps charged for each chain, the record check."""
+
+    done: list[tuple[NDArray[Any], Any]]
+    charged: int
+    record_check: RecordCheck | None
+    interrupted: bool
+    notes: list[str]
+
+
+def _prepare(
+    model: Model,
+    data: Any,
+    sampler: Sampler,
+    epsilon: float | None,
+    delta: float | None,
+    num_chains: int,
+    num_steps: int | None,
+    thin: int,
+    init: Any,
+    seed: int | None,
+    devices: Any,
+    check_records: bool,
+) -> _Run:
+    """Do all that can be done, and refuse all that must be refused, before anything is spent."""
+    funds: list[planning.Funds] = []
+
+    def make_budget(num_records: int) -> Budget | StepBudget:
+        assert epsilon is not None
+        assert delta is not None
+        queries = planning.private_queries(sampler, num_records)
+        funds.append(planning.make_funds(queries, num_records, epsilon, delta, check_records))
+        return funds[0].main
+
+    _check_budget_arguments(sampler, epsilon, delta)
+    curator = Curator(
+        model, data, make_budget if sampler.private else None, noise=_noise_source(sampler, seed), devices=devices
+    )
+    num_records = curator.num_records
+    allowed = None
+    if epsilon is not None and delta is not None:
+        the_plan = planning.plan(
+            sampler,
+            num_records=num_records,
+            epsilon=epsilon,
+            delta=delta,
+            num_chains=num_chains,
+            dimension=model.dimension,
+            check_records=check_records,
         )
-        state = _start(curator, queries, bind, kernel, state_key, theta)
-        run = compile_block(bind, kernel, shape, curator.replicated)
-        with _progress_bar(progress, sampler, shape) as report:
-            done, charged = _run_blocks(curator, queries, random, shape, run, state, run_key, report)
-        return _collect(curator, sampler, queries, done, warmup, charged, epsilon, delta)
+        allowed = the_plan.num_steps
+        for note in the_plan.notes:
+            warnings.warn(note, DPMCMCWarning, stacklevel=3)
+    shape = choose_shape(num_chains, _number_of_steps(num_steps, allowed, thin), thin)
+    random = Random(seed)
+    # Of several processes the first one decides.
+    init_key, state_key, run_key = jax.random.split(placement.agree(random.public_key), 3)
+    theta = starting_points(model, init, num_chains, init_key, num_records)
+    queries = sampler.queries(num_records)
+    settings = settings_of(curator, sampler, queries)
+    program = compile_run(curator, sampler, queries, shape, settings, theta)
+    if funds and funds[0].record_check is not None:
+        curator.compile(funds[0].record_check, theta[:1])
+    return _Run(
+        curator,
+        sampler,
+        queries,
+        funds[0] if funds else None,
+        shape,
+        program,
+        settings,
+        random,
+        (state_key, run_key),
+        theta,
+    )
 
 
 def _noise_source(sampler: Sampler, seed: int | None) -> NoiseSource:
@@ -146,24 +246,14 @@ def _noise_source(sampler: Sampler, seed: int | None) -> NoiseSource:
     return ExactNoise() if seeded is None else seeded
 
 
-def _budget_maker(sampler: Sampler, epsilon: float | None, delta: float | None) -> Any:
-    """Return what makes the budget from the number of records (None for a sampler that needs no budget)."""
-    if not sampler.private:
-        if epsilon is not None or delta is not None:
-            raise QueryError(f"{sampler.name} adds no noise and is not private; leave out epsilon and delta")
-        return None
-    if epsilon is None or delta is None:
+def _check_budget_arguments(sampler: Sampler, epsilon: float | None, delta: float | None) -> None:
+    if not sampler.private and (epsilon is not None or delta is not None):
+        raise QueryError(f"{sampler.name} adds no noise and is not private; leave out epsilon and delta")
+    if sampler.private and (epsilon is None or delta is None):
         raise QueryError("epsilon and delta are required: they are the privacy budget, for example 1.0 and 1e-6")
-
-    def make(num_records: int) -> Budget | StepBudget:
-        return planning.make_budget(planning.private_queries(sampler, num_records), num_records, epsilon, delta)
-
-    return make
 
 
 def _number_of_steps(num_steps: int | None, allowed: int | None, thin: int) -> int:
-    if num_steps is not None:
-        num_steps = checks.count("num_steps", num_steps)
     if allowed is None and num_steps is None:
         raise QueryError("num_steps is required for a sampler without noise: no budget decides it")
     if allowed is not None and num_steps is not None and num_steps > allowed:
@@ -179,76 +269,82 @@ def _number_of_steps(num_steps: int | None, allowed: int | None, thin: int) -> i
 def _number_of_warmup(num_warmup: int | None, num_draws: int) -> int:
     if num_warmup is None:
         return num_draws // 2
-    if isinstance(num_warmup, bool) or not isinstance(num_warmup, int) or not 0 <= num_warmup < num_draws:
+    whole = isinstance(num_warmup, int | np.integer) and not isinstance(num_warmup, bool)
+    if not whole or not 0 <= num_warmup < num_draws:
         raise QueryError(f"num_warmup = {num_warmup!r} must be a whole number from 0 to below the {num_draws} draws")
-    return num_warmup
+    return int(num_warmup)
 
 
 @contextmanager
-def _progress_bar(progress: bool, sampler: Sampler, shape: Shape) -> Iterator[Progress]:
-    if not (progress and sys.stderr.isatty() and jax.process_index() == 0):
-        yield no_progress
+def _undisturbed() -> Iterator[None]:
+    """Let Ctrl-C wait while paid draws are put together. (Only the main thread has a say in that.)"""
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
-    with terminal_progress(sampler.name, shape.num_draws * shape.thin) as report:
-        yield report
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _start(curator: Curator, queries: Queries, bind: Any, kernel: Any, key: jax.Array, theta: jax.Array) -> Any:
+def _charge(run: _Run, *, gradients: int, log_ratios: int) -> None:
+    """Charge so many answers for each chain. Refused or charged as a whole, before any of them is computed."""
+    if run.curator.budget is None:
+        return
+    cost = planning.cost_of(
+        run.queries,
+        num_records=run.curator.num_records,
+        dimension=run.curator.model.dimension,
+        num_chains=run.shape.num_chains,
+        gradients=gradients,
+        log_ratios=log_ratios,
+    )
+    run.curator.budget.spend(cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
+
+
+def _check_records(run: _Run) -> RecordCheck | None:
+    """Release how many records count as nothing at the first starting point."""
+    if run.funds is None or run.funds.record_check is None or run.funds.check is None:
+        return None
+    release = run.curator.ask_from(run.funds.check, run.funds.record_check, np.asarray(run.theta[0]))
+    return RecordCheck(
+        estimate=float(release.value), noise_sd=float(release.noise_sd), num_records=run.curator.num_records
+    )
+
+
+def _start(run: _Run) -> Any:
     """Charge and ask what the sampler needs before its first step (nothing, for most)."""
-    chains, dimension = theta.shape
-    noise = np.zeros((queries.gradients_at_start, chains, dimension), np.int64)
+    curator, queries = run.curator, run.queries
+    noise = np.zeros((queries.gradients_at_start, *run.theta.shape), np.int64)
     if queries.gradients_at_start and queries.gradient is not None:
         if curator.draws_noise:
-            scale = queries.gradient.lattice(curator.num_records, dimension).noise_scale
+            scale = queries.gradient.lattice(curator.num_records, curator.model.dimension).noise_scale
             noise = curator.noise.draw(scale, noise.shape)
-        _charge(curator, queries, chains, gradients=queries.gradients_at_start, log_ratios=0)
-    start = compile_start(bind, kernel, curator.replicated)
-    return start(curator.secret_records, *curator.agree((key, theta, noise)))
+        _charge(run, gradients=queries.gradients_at_start, log_ratios=0)
+    inputs = curator.agree((run.settings, run.keys[0], run.theta, noise))
+    return run.program.start(curator.secret_records, *inputs)
 
 
-def _charge(curator: Curator, queries: Queries, chains: int, *, gradients: int, log_ratios: int) -> None:
-    """Charge so many answers for each chain. Refused or charged as a whole, before any of them is computed."""
-    if curator.budget is None:
-        return
-    asked = [(queries.gradient, gradients), (queries.log_ratio, log_ratios)]
-    cost = lattice_epsilon = lattice_delta = 0.0
-    for query, number in asked:
-        if query is not None and number:
-            lattice = query.lattice(curator.num_records, curator.model.dimension)
-            lattice_epsilon += chains * number * lattice.lattice_epsilon
-            lattice_delta += chains * number * lattice.lattice_delta
-            cost += chains * number * (1.0 if isinstance(curator.budget, StepBudget) else _mu(query))
-    curator.budget.spend(cost, lattice_epsilon=lattice_epsilon, lattice_delta=lattice_delta)
-
-
-def _mu(query: Any) -> float:
-    """Cost of one answer; a log-ratio of constant noise sd has none that is known beforehand."""
-    if query.mu is None:
-        raise QueryError("a log-ratio of constant noise_sd cannot be charged by the block; give noise_multiplier")
-    return float(query.mu)
-
-
-def _run_blocks(
-    curator: Curator,
-    queries: Queries,
-    random: Random,
-    shape: Shape,
-    run: Any,
-    state: Any,
-    key: jax.Array,
-    report: Progress,
-) -> tuple[list[tuple[NDArray[Any], Any]], int]:
-    """Run all blocks; return positions and infos of each, and the number of steps charged for each chain."""
+def _run_blocks(run: _Run, progress: bool) -> _Outcome:
+    """Run all blocks. Whatever ends the run early, what is done comes back: it is paid for."""
+    curator, shape, queries = run.curator, run.shape, run.queries
     done: list[tuple[NDArray[Any], Any]] = []
     charged = 0
-    with ThreadPoolExecutor(max_workers=1) as beside:
+    record_check: RecordCheck | None = None
+    stopped: str | None = None
 
-        def draw(block: int) -> Noise:
-            with exact_arithmetic():  # JAX's precision is a setting of the thread
-                return draw_noise(curator, queries, random, shape, block)
+    def draw(block: int) -> Noise:
+        with exact_arithmetic():  # JAX's precision is a setting of the thread
+            return draw_noise(curator, queries, run.random, shape, block)
 
-        coming = beside.submit(draw, 0)
-        try:
+    beside = ThreadPoolExecutor(max_workers=1)
+    try:
+        with progress_bar(progress, run.sampler.name, run.num_steps) as report:
+            record_check = _check_records(run)
+            state = _start(run)
+            settings = curator.agree(run.settings)
+            coming = beside.submit(draw, 0)
             for block in range(shape.num_blocks):
                 noise = coming.result()
                 if block + 1 < shape.num_blocks:
@@ -256,54 +352,105 @@ def _run_blocks(
                 active = shape.draws_in(block)
                 steps = active * shape.thin
                 _charge(
-                    curator,
-                    queries,
-                    shape.num_chains,
+                    run,
                     gradients=steps * queries.gradients_per_step,
                     log_ratios=steps * queries.log_ratios_per_step,
                 )
                 charged += steps
-                inputs = curator.agree((jax.random.fold_in(key, block), noise, jnp.asarray(active)))
-                state, drawn, info = run(curator.secret_records, state, *inputs)
-                done.append(jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[:active], (drawn, info)))
-                report(steps, done[-1][1], curator.budget)
-        except KeyboardInterrupt:
-            coming.cancel()
-            if not done:
-                raise
-    return done, charged
+                inputs = curator.agree((jax.random.fold_in(run.keys[1], block), noise, jnp.asarray(active)))
+                state, drawn, info = run.program.run(curator.secret_records, settings, state, *inputs)
+                released = jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[:active], (drawn, info))
+                curator.raise_stream_error()  # the block's draws are worthless if its records could not be read
+                done.append(released)
+                report(steps, info, curator.budget)
+    except KeyboardInterrupt:
+        stopped = "it was interrupted"
+    except Exception as error:
+        stopped = _reason(error)
+    finally:
+        beside.shutdown(wait=False, cancel_futures=True)
+    if stopped is None:
+        return _Outcome(done, charged, record_check, False, [])
+    if not done:
+        # Raised outside the handlers: the text of a foreign error could quote a record.
+        if stopped == "it was interrupted":
+            raise KeyboardInterrupt(f"interrupted in the first block; {_what_is_spent(run, charged)}")
+        raise RunError(f"the run ended in its first block, because {stopped}; {_what_is_spent(run, charged)}")
+    finished = sum(len(positions) for positions, _ in done)
+    note = (
+        f"the run ended after {finished} of {shape.num_draws} draws of each chain, because {stopped}; these are "
+        f"returned, marked incomplete; {_what_is_spent(run, charged)}"
+    )
+    return _Outcome(done, charged, record_check, True, [note])
+
+
+def _reason(error: Exception) -> str:
+    """Say what happened, in words that cannot hold a value of a record."""
+    if isinstance(error, DPMCMCError):
+        return f"{type(error).__name__}: {error}"
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return "there was not enough memory"
+    return f"of an error of type {type(error).__name__}"
+
+
+def _what_is_spent(run: _Run, charged: int) -> str:
+    if run.curator.budget is None:
+        return "no budget was involved"
+    if charged == 0 and run.curator.budget.spent == 0:
+        return "nothing was spent"
+    return "the whole budget counts as spent"
 
 
 def _collect(
-    curator: Curator,
-    sampler: Sampler,
-    queries: Queries,
-    done: list[tuple[NDArray[Any], Any]],
+    run: _Run,
+    outcome: _Outcome,
     warmup: int,
-    charged: int,
+    steps_fixed: int | None,
     epsilon: float | None,
     delta: float | None,
 ) -> Posterior:
     """Turn released positions into named draws, with what was spent."""
-    model = curator.model
-    theta, infos = jax.tree.map(lambda *leaves: np.concatenate(leaves), *done)
+    theta, infos = jax.tree.map(lambda *leaves: np.concatenate(leaves), *outcome.done)
+    try:
+        return _posterior(run, outcome, theta, infos, warmup, steps_fixed, epsilon, delta)
+    except Exception as error:
+        raise RunError(
+            f"the run is done, but its draws could not be put together ({type(error).__name__}: {error}); they are "
+            "paid for, and attached to this error as `unconstrained_draws` (draws × chains × parameters)",
+            unconstrained_draws=theta,
+        ) from error
+
+
+def _posterior(
+    run: _Run,
+    outcome: _Outcome,
+    theta: NDArray[np.float64],
+    infos: Any,
+    warmup: int,
+    steps_fixed: int | None,
+    epsilon: float | None,
+    delta: float | None,
+) -> Posterior:
+    curator, model = run.curator, run.curator.model
     warmup = min(warmup, len(theta) // 2)  # an interrupted run is shorter than planned
-    constrained = jax.jit(jax.vmap(jax.vmap(model.constrain)))(jnp.asarray(theta))
-    by_chain = {name: np.moveaxis(np.asarray(value), 0, 1) for name, value in constrained.items()}
+    by_chain = {
+        name: np.moveaxis(np.asarray(value), 0, 1) for name, value in run.program.constrain(jnp.asarray(theta)).items()
+    }
     joined = {name: value.T for name, value in infos._asdict().items() if value is not None}
-    num_chains = theta.shape[1]
-    mu = None if curator.budget is None or isinstance(curator.budget, StepBudget) else curator.budget.spent
-    statement = PrivacyStatement(
+    statement = planning.make_statement(
+        run.sampler,
+        run.queries,
         private=curator.private,
         mode=curator.noise.description,
+        num_records=curator.num_records,
+        dimension=model.dimension,
+        num_chains=run.shape.num_chains,
         epsilon=epsilon,
         delta=delta,
-        mu=mu,
-        num_records=curator.num_records,
-        queries=planning.count_queries(queries, charged, num_chains),
-        noise_multipliers=planning.noise_multipliers(queries),
-        accountant=planning.describe_accountant(queries) if sampler.private else "none",
-        versions=installed_versions(),
+        steps_charged=outcome.charged,
+        steps_fixed=steps_fixed,
+        interrupted=outcome.interrupted,
+        record_check=run.record_check,
     )
     return Posterior(
         draws={name: value[:, warmup:] for name, value in by_chain.items()},
@@ -311,8 +458,9 @@ def _collect(
         sample_stats={name: value[:, warmup:] for name, value in joined.items()},
         warmup_stats={name: value[:, :warmup] for name, value in joined.items()},
         privacy=statement,
-        sampler=repr(sampler),
+        sampler=repr(run.sampler),
         model=model.name,
         dims={name: (dimension,) for name, (dimension, _) in model.labels.items()},
         coords=dict(model.labels.values()),
+        record_check=outcome.record_check,
     )

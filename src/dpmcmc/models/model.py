@@ -4,21 +4,18 @@ A `Model` is public: it holds functions, shapes and names, never a record. It pr
 curator and checks, from shapes and dtypes alone, that its functions can be summed over records.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from dpmcmc.errors import ModelError
+from dpmcmc.models import allowed
 from dpmcmc.models.parameters import Parameter, ParameterSpace
 from dpmcmc.models.records import Records, copy_records, one_record_struct
 
 __all__ = ["Model"]
-
-# Primitives through which a compiled function can reach the host, where it could print or store a record.
-_HOST_PRIMITIVES = {"infeed", "outfeed", "ffi_call", "custom_call", "debug_print"}
-
 
 class Model:
     """A Bayesian model whose likelihood is a product over records.
@@ -31,7 +28,9 @@ class Model:
     ----------
     log_likelihood
         `log_likelihood(parameters, record) -> scalar`, for one record: one row of the array, or a dict with
-        one entry per column. Plain JAX.
+        one entry per column. Plain JAX, of the primitives in :data:`dpmcmc.models.allowed.ALLOWED`. It may not use an
+        array as long as the data from outside; numbers computed from the data (their mean, say) are just as secret,
+        but cannot be noticed here: never use any.
     log_prior
         `log_prior(parameters) -> scalar` on the constrained space.
     parameters
@@ -151,76 +150,29 @@ class Model:
     def check(self, records: Records) -> None:
         """Refuse, before any budget is spent, a model whose functions cannot be used with these records.
 
-        Only the shapes and dtypes of one record are used: the functions are traced, not evaluated.
+        Only the shapes and dtypes of one record are used: the functions are traced, not evaluated. (The curator does
+        the same again with what it will run.)
 
         Raises
         ------
         ModelError
-            If a function fails, does not return a real floating scalar, is not differentiable, or reaches the
-            host (printing or callbacks could show a record).
+            If a function fails, does not return a real floating scalar, is not differentiable, computes with a record
+            what may not be computed (:mod:`dpmcmc.models.allowed`), or has captured an array as long as the records.
         """
-        record = one_record_struct(records)
+        num_records = len(jax.tree.leaves(records)[0])
         theta = jax.eval_shape(lambda: jnp.zeros(self.dimension))
-        values = jax.eval_shape(self.constrain, theta)
-        _trace_scalar("log_prior", self.log_prior, values)
-        _refuse_host_access(_trace_scalar("log_likelihood", self.log_likelihood, values, record))
-        # A custom derivative rule has code of its own, which the function's trace does not show.
-        gradient = jax.value_and_grad(self.unconstrained_log_likelihood)
-        _refuse_host_access(_trace("the gradient of log_likelihood", gradient, theta, record)[0])
+        for closed in allowed.trace_likelihood(self.unconstrained_log_likelihood, theta, one_record_struct(records)):
+            allowed.check_constants("log_likelihood", closed, num_records)
+        for closed in trace_prior(self):
+            allowed.check_constants("log_prior", closed, num_records)
 
 
-def _trace(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[Any, Any]:
-    try:
-        return jax.make_jaxpr(function, return_shape=True)(*arguments)
-    except Exception as error:  # any error of the user's function; tracers hold no values
-        raise ModelError(
-            f"{name} failed while JAX traced it for one record: {type(error).__name__}: {error} "
-            "Write it in jax.numpy for a single record, without Python control flow on values."
-        ) from error
-
-
-def _trace_scalar(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    jaxpr, output = _trace(name, function, *arguments)
-    if not isinstance(output, jax.ShapeDtypeStruct):
-        raise ModelError(f"{name} returned a {type(output).__name__}; return one real floating-point scalar.")
-    if output.shape != () or not jnp.issubdtype(output.dtype, jnp.floating):
-        raise ModelError(
-            f"{name} returned shape {output.shape} and dtype {output.dtype}; return one real floating-point "
-            "scalar (sum over the components of one record, never over records)."
-        )
-    return jaxpr
-
-
-def _refuse_host_access(closed_jaxpr: Any) -> None:
-    names = set(_primitive_names(closed_jaxpr.jaxpr))
-    if "custom_vmap_call" in names:
-        raise ModelError(
-            "log_likelihood uses jax.custom_batching.custom_vmap, whose rule would see many records at once; write it "
-            "for one record without it."
-        )
-    reaching = sorted(name for name in names if "callback" in name or name in _HOST_PRIMITIVES)
-    if reaching or closed_jaxpr.effects:
-        found = ", ".join(reaching) or ", ".join(sorted(type(effect).__name__ for effect in closed_jaxpr.effects))
-        raise ModelError(
-            f"log_likelihood reaches out of the compiled program ({found}) and could show records; remove "
-            "jax.debug.print, callbacks and other side effects from it."
-        )
-
-
-def _primitive_names(jaxpr: Any) -> Iterator[str]:
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        for inner in _inner_jaxprs(equation.params.values()):
-            yield from _primitive_names(inner)
-
-
-def _inner_jaxprs(values: Any) -> Iterator[Any]:
-    for value in values:
-        if hasattr(value, "eqns"):
-            yield value
-        elif hasattr(value, "jaxpr") and hasattr(value.jaxpr, "eqns"):
-            yield value.jaxpr
-        elif isinstance(value, tuple | list):
-            yield from _inner_jaxprs(value)
-        elif isinstance(value, Mapping):
-            yield from _inner_jaxprs(value.values())
+def trace_prior(model: Model) -> allowed.Traced:
+    """Trace a model's log-prior on unconstrained space and its gradient, or say what is wrong with it."""
+    theta = jax.eval_shape(lambda: jnp.zeros(model.dimension))
+    allowed.trace_scalar("log_prior", model.log_prior, jax.eval_shape(model.constrain, theta))
+    prior = model.unconstrained_log_prior
+    return allowed.Traced(
+        allowed.trace_scalar("log_prior", prior, theta),
+        allowed.trace("the gradient of log_prior", jax.grad(prior), theta)[0],
+    )

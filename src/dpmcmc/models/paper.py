@@ -28,7 +28,7 @@ _AUTHORS_EIGENVALUES = (0.00507, 0.0142, 0.118, 0.127, 0.134, 0.188, 0.216, 0.23
 _EIGENVECTOR_SEED = 20210617
 
 
-class _VectorModel(Model):
+class VectorModel(Model):
     """A model whose records are the rows of one n × d array."""
 
     num_columns: int
@@ -49,7 +49,7 @@ class _VectorModel(Model):
         return np.mean(np.asarray(records, np.float64), axis=0), num_records
 
 
-class GaussianMean(_VectorModel):
+class GaussianMean(VectorModel):
     """The mean of a Gaussian with known covariance: θ ~ N(μ₀, σ₀² I), x ~ N(θ, Σ).
 
     The posterior of n records with mean x̄ is N(P⁻¹ (n Σ⁻¹ x̄ + μ₀/σ₀²), P⁻¹) with P = n Σ⁻¹ + I/σ₀².
@@ -171,7 +171,7 @@ class GaussianMean(_VectorModel):
         return {"mean": jnp.asarray(self.prior_mean, standard.dtype) + self.prior_scale * standard}
 
 
-class Banana(_VectorModel):
+class Banana(VectorModel):
     """The paper's banana model: a Gaussian model bent by g(u) = (u₁, u₂ - a u₁²).
 
     Prior: θ = g(u), u ~ N(0, σ₀² I). Likelihood: x₁ ~ N(θ₁, σ₁²), x₂ ~ N(θ₂ + a θ₁², σ₂²). In the straight

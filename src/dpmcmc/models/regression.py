@@ -309,17 +309,13 @@ class LogisticRegression(RegressionModel):
     def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
         """Elementwise -softplus(-tη); see the base class for the arguments."""
         eta, y, _ = _as_floats(eta, y, None)
-        return -jax.nn.softplus(-(2 * y - 1) * eta) * self._validity(eta, y)
+        return -jax.nn.softplus(-(2 * y - 1) * eta) * _one_or_nan(eta, y, _is_zero_or_one(y))
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η = t · sigmoid(-tη), which keeps its relative accuracy in the tails, unlike y - sigmoid(η)."""
         eta, y, _ = _as_floats(eta, y, None)
         sign = 2 * y - 1
-        return sign * jax.nn.sigmoid(-sign * eta) * self._validity(eta, y), None
-
-    @staticmethod
-    def _validity(eta: jax.Array, y: jax.Array) -> jax.Array:
-        return _one_or_nan(eta, y, (y == 0) | (y == 1))
+        return sign * jax.nn.sigmoid(-sign * eta) * _one_or_nan(eta, y, _is_zero_or_one(y)), None
 
 
 class PoissonRegression(RegressionModel):
@@ -419,6 +415,10 @@ def _as_floats(eta: Any, y: Any, extra: Any) -> tuple[jax.Array, jax.Array, Any]
 def _one_or_nan(eta: jax.Array, y: jax.Array, possible: Any = True) -> jax.Array:
     """1 for a possible record and NaN for any other, to multiply with: its derivative is then NaN as well."""
     return jnp.where(possible & jnp.isfinite(eta) & jnp.isfinite(y), 1.0, jnp.nan).astype(eta.dtype)
+
+
+def _is_zero_or_one(y: jax.Array) -> jax.Array:
+    return (y == 0) | (y == 1)
 
 
 def _is_count(y: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ advanced together: positions have shape chains × dimension.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
@@ -60,8 +60,17 @@ class Sampler(Protocol):
         """Declare what one step asks, for each chain."""
         ...
 
-    def kernel(self, model: Model, num_records: int) -> Kernel:
-        """Build the pure functions for a model."""
+    @property
+    def structure(self) -> Hashable:
+        """The settings that decide what the compiled code looks like; all others are inputs of it."""
+        ...
+
+    def inputs(self, model: Model, num_records: int) -> Any:
+        """Return the settings that compiled code takes as inputs: a tree of numbers and arrays."""
+        ...
+
+    def kernel(self, model: Model, num_records: int, inputs: Any = None) -> Kernel:
+        """Build the pure functions for a model; ``inputs`` (traced, in compiled code) stand in for the settings."""
         ...
 
 

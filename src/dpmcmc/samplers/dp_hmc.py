@@ -13,6 +13,7 @@ per step: 1/(2τ_l²) + (number of gradients)/(2τ_g²). The same functions with
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -27,7 +28,14 @@ from dpmcmc.models import Model
 from dpmcmc.samplers.acceptance import choose, penalty_test
 from dpmcmc.samplers.base import Kernel, Noise, Queries, log_prior_of
 from dpmcmc.samplers.halton import randomised_halton
-from dpmcmc.samplers.integrators import INTEGRATORS, Trajectory, gradients_per_step, make_mass
+from dpmcmc.samplers.integrators import (
+    INTEGRATORS,
+    MassMatrices,
+    Trajectory,
+    gradients_per_step,
+    make_mass,
+    mass_matrices,
+)
 
 Leapfrog = Literal["position_first", "momentum_first", "cached"]
 Jitter = Literal["halton", "halton_from_zero"] | None
@@ -41,6 +49,13 @@ class State(NamedTuple):
     gradient: jax.Array
     jitter_shift: jax.Array
     iteration: jax.Array
+
+
+class Inputs(NamedTuple):
+    """Settings that are inputs of the compiled code: η, and the mass matrix."""
+
+    step_size: Any
+    mass: MassMatrices
 
 
 class Info(NamedTuple):
@@ -107,19 +122,34 @@ class DPHMC:
             gradients_at_start=at_start,
         )
 
-    def kernel(self, model: Model, num_records: int) -> Kernel:
+    @property
+    def structure(self) -> Hashable:
+        """What the compiled code depends on beside its inputs."""
+        return self.leapfrog, self.jitter
+
+    def inputs(self, model: Model, num_records: int) -> Inputs:
+        """Step size and mass matrix."""
+        return make_inputs(model, self.step_size, self.mass_matrix)
+
+    def kernel(self, model: Model, num_records: int, inputs: Inputs | None = None) -> Kernel:
         """Build init and step."""
-        return build_kernel(model, self.step_size, self.mass_matrix, self.leapfrog, self.jitter)
+        inputs = self.inputs(model, num_records) if inputs is None else inputs
+        return build_kernel(model, inputs, self.leapfrog, self.jitter)
 
 
-def build_kernel(model: Model, step_size: float, mass_matrix: Any, leapfrog: Leapfrog, jitter: Jitter) -> Kernel:
+def make_inputs(model: Model, step_size: float, mass_matrix: Any) -> Inputs:
+    """Check the mass matrix and factorise it."""
+    try:
+        return Inputs(step_size, mass_matrices(mass_matrix, model.dimension))
+    except ValueError as error:
+        raise QueryError(f"mass_matrix {error}") from None
+
+
+def build_kernel(model: Model, inputs: Inputs, leapfrog: Leapfrog, jitter: Jitter) -> Kernel:
     """Build the pure functions of HMC against an oracle; the number of leapfrog steps is that of the noise given."""
     log_prior = log_prior_of(model)
     integrate = INTEGRATORS[leapfrog]
-    try:
-        mass = make_mass(mass_matrix, model.dimension)
-    except ValueError as error:
-        raise QueryError(f"mass_matrix {error}") from None
+    mass = make_mass(inputs.mass, model.dimension)
 
     def estimate(oracle: Oracle, theta: jax.Array, noise: jax.Array) -> jax.Array:
         return oracle.gradient(theta, noise).value + log_prior.gradient(theta)
@@ -132,7 +162,7 @@ def build_kernel(model: Model, step_size: float, mass_matrix: Any, leapfrog: Lea
     def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
         momentum_key, accept_key = jax.random.split(key)
         halton = randomised_halton(state.jitter_shift, state.iteration)
-        eta = step_size * jittered(halton, jitter)
+        eta = inputs.step_size * jittered(halton, jitter)
         start = Trajectory(state.position, mass.draw(momentum_key, state.position.shape), state.gradient)
         end = integrate(start, eta[:, None], lambda theta, z: estimate(oracle, theta, z), mass.velocity, noise.gradient)
 

@@ -12,6 +12,7 @@ noise of sd σ = 2cτ with c = b‖θ' − θ‖, accept if ln u < R + ξ + Δ l
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -76,9 +77,18 @@ class DPPenalty:
         """Declare one log-ratio a step."""
         return Queries(log_ratio=LogRatio(self.ratio_clip, noise_multiplier=self.ratio_noise), log_ratios_per_step=1)
 
-    def kernel(self, model: Model, num_records: int) -> Kernel:
+    @property
+    def structure(self) -> Hashable:
+        """What the compiled code depends on beside its inputs."""
+        return self.update
+
+    def inputs(self, model: Model, num_records: int) -> jax.Array:
+        """Scales of the proposal, one for each coordinate."""
+        return per_coordinate("proposal_scale", self.proposal_scale, model.dimension)
+
+    def kernel(self, model: Model, num_records: int, inputs: jax.Array | None = None) -> Kernel:
         """Build init and step."""
-        return build_kernel(model, self.proposal_scale, self.update)
+        return build_kernel(model, self.inputs(model, num_records) if inputs is None else inputs, self.update)
 
 
 def check_proposal_scale(scale: Any) -> None:
@@ -88,10 +98,9 @@ def check_proposal_scale(scale: Any) -> None:
         raise QueryError(f"proposal_scale = {scale!r} is out of range; give a positive number, or one a coordinate")
 
 
-def build_kernel(model: Model, proposal_scale: Any, update: Update) -> Kernel:
+def build_kernel(model: Model, scale: jax.Array, update: Update) -> Kernel:
     """Build the pure functions of random-walk Metropolis against an oracle."""
     log_prior = log_prior_of(model)
-    scale = per_coordinate("proposal_scale", proposal_scale, model.dimension)
 
     def move(key: jax.Array, direction: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Draw a step of each chain, and which coordinates it moves (as 0 and 1)."""

@@ -12,8 +12,9 @@ biases the result. The budget fixes the number of steps beforehand, by the accou
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,13 @@ class State(NamedTuple):
     """Position of each chain."""
 
     position: jax.Array
+
+
+class Inputs(NamedTuple):
+    """Settings that are inputs of the compiled code: h and n/b."""
+
+    step_size: Any
+    weight: Any
 
 
 class Info(NamedTuple):
@@ -74,10 +82,19 @@ class DPSGLD:
         gradient = BatchGradient(self.gradient_clip, noise_sd / self.gradient_clip, self.batch_size, self.sampling)
         return Queries(gradient=gradient, gradients_per_step=1)
 
-    def kernel(self, model: Model, num_records: int) -> Kernel:
+    @property
+    def structure(self) -> Hashable:
+        """What the compiled code depends on beside its inputs: nothing."""
+        return ()
+
+    def inputs(self, model: Model, num_records: int) -> Inputs:
+        """Step size and weight of a batch."""
+        return Inputs(self.step_size, num_records / self.batch_size)
+
+    def kernel(self, model: Model, num_records: int, inputs: Inputs | None = None) -> Kernel:
         """Build init and step."""
         log_prior = log_prior_of(model)
-        weight = num_records / self.batch_size
+        step_size, weight = self.inputs(model, num_records) if inputs is None else inputs
 
         def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: Noise) -> State:
             return State(theta)
@@ -85,7 +102,7 @@ class DPSGLD:
         def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
             release = oracle.batch_gradient(state.position, noise.batch, noise.gradient[0])
             drift = log_prior.gradient(state.position) + weight * release.value
-            size = jnp.full(len(state.position), self.step_size)
-            return State(state.position + self.step_size * drift), Info(size)
+            size = jnp.full(len(state.position), step_size)
+            return State(state.position + step_size * drift), Info(size)
 
         return Kernel(init, step)

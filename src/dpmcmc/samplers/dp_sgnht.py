@@ -12,8 +12,9 @@ accept test: the step size biases the result. The budget fixes the number of ste
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,14 @@ class State(NamedTuple):
     position: jax.Array
     momentum: jax.Array
     thermostat: jax.Array
+
+
+class Inputs(NamedTuple):
+    """Settings that are inputs of the compiled code: h, n/b and A."""
+
+    step_size: Any
+    weight: Any
+    diffusion: Any
 
 
 class Info(NamedTuple):
@@ -76,15 +85,23 @@ class DPSGNHT:
         gradient = BatchGradient(self.gradient_clip, noise_sd / self.gradient_clip, self.batch_size, self.sampling)
         return Queries(gradient=gradient, gradients_per_step=1)
 
-    def kernel(self, model: Model, num_records: int) -> Kernel:
+    @property
+    def structure(self) -> Hashable:
+        """What the compiled code depends on beside its inputs: nothing."""
+        return ()
+
+    def inputs(self, model: Model, num_records: int) -> Inputs:
+        """Step size, weight of a batch and diffusion."""
+        return Inputs(self.step_size, num_records / self.batch_size, self.diffusion)
+
+    def kernel(self, model: Model, num_records: int, inputs: Inputs | None = None) -> Kernel:
         """Build init and step."""
         log_prior = log_prior_of(model)
-        weight = num_records / self.batch_size
-        size = self.step_size
+        size, weight, diffusion = self.inputs(model, num_records) if inputs is None else inputs
 
         def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: Noise) -> State:
             momentum = jax.random.normal(key, theta.shape, dtype=jnp.float64)
-            return State(theta, momentum, jnp.full(len(theta), self.diffusion))
+            return State(theta, momentum, jnp.full(len(theta), diffusion))
 
         def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
             release = oracle.batch_gradient(state.position, noise.batch, noise.gradient[0])

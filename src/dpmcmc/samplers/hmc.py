@@ -5,13 +5,14 @@ The kernel is DP-HMC's with an oracle that adds no noise; clipping is optional.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.models import Model
 from dpmcmc.samplers.base import Kernel, Queries
-from dpmcmc.samplers.dp_hmc import JITTERS, Jitter, Leapfrog, build_kernel
+from dpmcmc.samplers.dp_hmc import JITTERS, Inputs, Jitter, Leapfrog, build_kernel, make_inputs
 from dpmcmc.samplers.integrators import INTEGRATORS, gradients_per_step
 
 
@@ -48,6 +49,16 @@ class HMC:
         per_step, at_start = gradients_per_step(self.leapfrog, self.num_leapfrog)
         return Queries(gradients_per_step=per_step, log_ratios_per_step=1, gradients_at_start=at_start)
 
-    def kernel(self, model: Model, num_records: int) -> Kernel:
+    @property
+    def structure(self) -> Hashable:
+        """What the compiled code depends on beside its inputs."""
+        return self.leapfrog, self.jitter
+
+    def inputs(self, model: Model, num_records: int) -> Inputs:
+        """Step size and mass matrix."""
+        return make_inputs(model, self.step_size, self.mass_matrix)
+
+    def kernel(self, model: Model, num_records: int, inputs: Inputs | None = None) -> Kernel:
         """Build init and step."""
-        return build_kernel(model, self.step_size, self.mass_matrix, self.leapfrog, self.jitter)
+        inputs = self.inputs(model, num_records) if inputs is None else inputs
+        return build_kernel(model, inputs, self.leapfrog, self.jitter)

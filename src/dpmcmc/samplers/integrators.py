@@ -91,8 +91,15 @@ class Mass(NamedTuple):
     kinetic_energy: Callable[[jax.Array], jax.Array]
 
 
-def make_mass(matrix: Any, dimension: int) -> Mass:
-    """Build from None (identity), a vector (diagonal) or a positive-definite matrix; raises ValueError otherwise."""
+class MassMatrices(NamedTuple):
+    """A factor of M and M⁻¹: inputs of compiled code."""
+
+    factor: Any
+    inverse: Any
+
+
+def mass_matrices(matrix: Any, dimension: int) -> MassMatrices:
+    """Take None (identity), a vector (diagonal) or a positive-definite matrix; raises ValueError otherwise."""
     if matrix is None:
         matrix = jnp.ones(dimension)
     matrix = jnp.asarray(matrix, jnp.float64)
@@ -106,6 +113,12 @@ def make_mass(matrix: Any, dimension: int) -> Mass:
     finite = jnp.all(jnp.isfinite(factor)) & jnp.all(jnp.isfinite(inverse)) & jnp.all(jnp.diag(factor) > 0.0)
     if not bool(finite & jnp.all(jnp.abs(factor @ factor.T - full) <= 1e-10 * jnp.max(jnp.abs(full)))):
         raise ValueError("is not symmetric positive definite")
+    return MassMatrices(factor, inverse)
+
+
+def make_mass(matrix: Any, dimension: int) -> Mass:
+    """Build from what :func:`mass_matrices` takes, or from what it returns."""
+    factor, inverse = matrix if isinstance(matrix, MassMatrices) else mass_matrices(matrix, dimension)
 
     def velocity(momentum: jax.Array) -> jax.Array:
         return momentum @ inverse

@@ -5,12 +5,15 @@ The kernel is DP-penalty's with an oracle that adds no noise; clipping is option
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
+
 from dpmcmc.checks import choice, convert_positive
 from dpmcmc.models import Model
-from dpmcmc.samplers.base import Kernel, Queries
+from dpmcmc.samplers.base import Kernel, Queries, per_coordinate
 from dpmcmc.samplers.dp_penalty import Update, build_kernel, check_proposal_scale
 
 
@@ -41,6 +44,15 @@ class RWMH:
         """Declare how often the oracle is asked."""
         return Queries(log_ratios_per_step=1)
 
-    def kernel(self, model: Model, num_records: int) -> Kernel:
+    @property
+    def structure(self) -> Hashable:
+        """What the compiled code depends on beside its inputs."""
+        return self.update
+
+    def inputs(self, model: Model, num_records: int) -> jax.Array:
+        """Scales of the proposal, one for each coordinate."""
+        return per_coordinate("proposal_scale", self.proposal_scale, model.dimension)
+
+    def kernel(self, model: Model, num_records: int, inputs: jax.Array | None = None) -> Kernel:
         """Build init and step."""
-        return build_kernel(model, self.proposal_scale, self.update)
+        return build_kernel(model, self.inputs(model, num_records) if inputs is None else inputs, self.update)
