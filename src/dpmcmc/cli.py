@@ -6,6 +6,7 @@ that help texts come at once; every error is one line on stderr, never a traceba
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from fractions import Fraction
@@ -13,14 +14,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-from typer.core import TyperCommand, TyperGroup
+_NOTHING_SPENT = "Interrupted; nothing was spent."
 
-from dpmcmc.studies.commands import app as reproduce
+try:
+    import typer
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+    from typer.core import TyperCommand, TyperGroup
+
+    from dpmcmc.studies.commands import app as reproduce
+except KeyboardInterrupt:  # Ctrl-C may well come before there is a command line to handle it
+    print(_NOTHING_SPENT, file=sys.stderr)
+    raise SystemExit(130) from None
 
 _BISECTION_TOLERANCE = 1e-4
 
@@ -32,15 +39,23 @@ class UsageError(Exception):
 class _Commands(TyperGroup):
     """The commands, with every expected error turned into one line and an exit code."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the options."""
+        try:
+            return super().make_context(*arguments, **options)
+        except KeyboardInterrupt:
+            _stop_interrupted(_NOTHING_SPENT)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command: 2 for usage errors, 1 for other errors of this package, 130 when interrupted."""
         try:
             return super().invoke(ctx)
         except UsageError as error:
             _stop(str(error), 2)
-        except KeyboardInterrupt:
-            typer.echo("Interrupted; no result was written.", err=True)
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as interrupt:
+            # `sample` says what it had spent. Only the demo samples privately.
+            unknown = "Interrupted; no result was written."
+            _stop_interrupted(str(interrupt) or (unknown if ctx.invoked_subcommand == "demo" else _NOTHING_SPENT))
         except Exception as error:
             from dpmcmc.errors import DPMCMCError, QueryError
 
@@ -63,6 +78,12 @@ app.add_typer(reproduce, name="reproduce")
 def main() -> None:
     """Run the command line. The entry point of the `dpmcmc` script."""
     app()
+
+
+def _stop_interrupted(message: str) -> NoReturn:
+    line = " ".join(message.split())
+    typer.echo(line[:1].upper() + line[1:], err=True)
+    raise typer.Exit(130) from None
 
 
 def _stop(message: str, code: int) -> NoReturn:
@@ -177,7 +198,8 @@ def account(
     **Random batches** (DP-SGLD, DP-SGNHT): give --sampling-prob and all but one of --noise-ratio,
     --num-steps, --epsilon, --delta; the missing one is computed.
 
-    Neighbouring data sets differ by the replacement of one row. Every answer is on the safe side.
+    Neighbouring data sets differ by the replacement of one row. Every answer is on the safe side. τ and k that follow
+    from ε and δ include the small reserve for discrete noise (1e-5 of ε, 1e-6 of δ) that every run sets aside.
     """
     batch_options = {
         "sampling-prob": sampling_prob,
@@ -201,6 +223,7 @@ def account(
     options = {**batch_options, **full_options, "epsilon": epsilon, "delta": delta}
     known = {name.replace("-", "_") for name in _given(options)}
     assumed = {"scheme"} if epsilon and delta and noise_multiplier else {"scheme", "num_queries"}
+    reserved = {"noise_multiplier", "num_queries"} if epsilon is not None and delta is not None else set()
     table = Table(box=box.SIMPLE_HEAD, title="Privacy account", title_justify="left", title_style="bold")
     table.add_column("")
     table.add_column("value", justify="right")
@@ -209,6 +232,8 @@ def account(
         if name in _MEANINGS:
             symbol, meaning = _MEANINGS[name]
             origin = "" if name in known else "  (assumed)" if name in assumed else "  ← computed"
+            if "computed" in origin and name in reserved:
+                origin += ", with the reserve for discrete noise"
             table.add_row(symbol, Text(_number(value), "bold green" if "computed" in origin else ""), meaning + origin)
     Console().print(table)
 
@@ -235,6 +260,7 @@ def _account_all(
 ) -> dict[str, Any]:
     """Solve δ(ε; μ) with μ = k/(2τ²) for what is missing, rounding to the safe side."""
     from dpmcmc import privacy
+    from dpmcmc.privacy.exact import rounded_up
 
     if mu is not None and noise_multiplier is not None:
         raise UsageError("--mu and --noise-multiplier both say what is spent; leave one of them out")
@@ -245,24 +271,28 @@ def _account_all(
         if mu is not None or (noise_multiplier is not None and num_queries is not None):
             raise UsageError("--epsilon, --delta and the cost are all given, nothing is left to compute; leave one out")
         mu = privacy.gaussian_mu(epsilon, delta)
+        budget = privacy.Budget(epsilon, delta)
+        budget.reserve_lattice()
+        allowance = budget.total
         if noise_multiplier is not None:
-            num_queries = math.floor(2 * Fraction(mu) * Fraction(noise_multiplier) ** 2)
+            num_queries = math.floor(Fraction(allowance) / Fraction(privacy.gaussian_cost(noise_multiplier)))
     else:
         if mu is None and noise_multiplier is not None:
-            mu = _rounded_up(Fraction(num_queries or 1) / (2 * Fraction(noise_multiplier) ** 2))
+            mu = rounded_up(Fraction(num_queries or 1) / (2 * Fraction(noise_multiplier) ** 2))
         if mu is None or (epsilon is None and delta is None):
             raise UsageError(
                 "give two of --epsilon, --delta and the cost (--mu, or --noise-multiplier with --num-queries); "
                 "for random batches give --sampling-prob"
             )
+        allowance = mu
         if epsilon is None:
             assert delta is not None
             epsilon = privacy.gaussian_epsilon(mu, delta)
         else:
-            delta = privacy.gaussian_delta(mu, epsilon)
+            delta = privacy.gaussian_delta_bound(mu, epsilon)
     num_queries = 1 if num_queries is None else num_queries
     if noise_multiplier is None:
-        noise_multiplier = _smallest_multiplier(num_queries, mu)
+        noise_multiplier = privacy.smallest_noise_multiplier(num_queries, allowance)
     return {
         "accountant": "gaussian",
         "epsilon": epsilon,
@@ -304,13 +334,10 @@ def _account_batches(
     elif epsilon is not None and noise_ratio is not None and delta is not None:
         num_steps = privacy.subsampled_steps(noise_ratio, sampling_prob, epsilon, delta, scheme=how)
     elif noise_ratio is not None and num_steps is not None and delta is not None:
-        ratio, steps, target = noise_ratio, num_steps, delta
-        epsilon = _smallest_safe("epsilon", 1e-3, 1e3, lambda value: delta_of(ratio, steps, value) <= target)
+        epsilon = privacy.subsampled_epsilon(noise_ratio, sampling_prob, num_steps, delta, scheme=how)
     elif epsilon is not None and num_steps is not None and delta is not None:
         at_epsilon, steps, target = epsilon, num_steps, delta
-        noise_ratio = _smallest_safe(
-            "noise ratio", 0.1, 1e6, lambda value: delta_of(value, steps, at_epsilon) <= target
-        )
+        noise_ratio = _smallest_noise_ratio(lambda value: delta_of(value, steps, at_epsilon) <= target)
     return {
         "accountant": "subsampled gaussian",
         "epsilon": epsilon,
@@ -323,31 +350,17 @@ def _account_batches(
     }
 
 
-def _smallest_safe(name: str, low: float, high: float, is_safe: Callable[[float], bool]) -> float:
-    """Bisect on a logarithmic scale for the smallest safe value; the answer itself was found safe."""
+def _smallest_noise_ratio(is_safe: Callable[[float], bool]) -> float:
+    """Bisect on a logarithmic scale for the smallest safe noise ratio; the answer itself was found safe."""
+    low, high = 0.1, 1e6
     if is_safe(low):
         return low
     if not is_safe(high):
-        raise UsageError(f"no {name} up to {high:g} is enough; give fewer steps, a smaller q or a larger delta")
+        raise UsageError(f"no noise ratio up to {high:g} is enough; give fewer steps, a smaller q or a larger delta")
     while high / low > 1.0 + _BISECTION_TOLERANCE:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if is_safe(middle) else (middle, high)
     return high
-
-
-def _rounded_up(value: Fraction) -> float:
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
-
-
-def _smallest_multiplier(num_queries: int, mu: float) -> float | None:
-    """Return the smallest float τ with k/(2τ²) ≤ μ, or None where there is no budget at all."""
-    if mu <= 0.0:
-        return None
-    multiplier = math.sqrt(num_queries / (2.0 * mu))
-    while Fraction(num_queries) > 2 * Fraction(mu) * Fraction(multiplier) ** 2:
-        multiplier = math.nextafter(multiplier, math.inf)
-    return multiplier
 
 
 # ------------------------------------------------------------------------------------------------------- plan
@@ -367,6 +380,9 @@ class Preset(StrEnum):
 
     paper_banana = "paper-banana"
     paper_gaussian = "paper-gaussian"
+
+
+_DIMENSIONS = {Preset.paper_banana: 2, Preset.paper_gaussian: 10}
 
 
 class Update(StrEnum):
@@ -418,6 +434,17 @@ def plan(
         float | None, typer.Option(help="Privacy parameter δ. Default: 0.1 / num-records.", show_default=False)
     ] = None,
     num_chains: Annotated[int, typer.Option(help="Chains; they share the budget.", min=1)] = 4,
+    dimension: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of unconstrained parameters: the acceptance is then predicted. A preset knows it.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    check_records: Annotated[
+        bool, typer.Option(help="Whether the run counts, with noise, the records that are of no use.")
+    ] = True,
     sampler: Annotated[
         SamplerName | None, typer.Option(help="The sampler. Default with a preset: dp-hmc.", show_default=False)
     ] = None,
@@ -532,6 +559,12 @@ def plan(
     name, options = _sampler_options(sampler, preset, num_records, given)
     class_name, _, stand_ins = _SAMPLERS[name]
     arguments = {option: value for option, value in stand_ins.items() if value is not None} | options
+    if dimension is not None:
+        missing = [option for option, value in stand_ins.items() if value is not None and option not in options]
+        if missing:
+            raise UsageError(f"to predict the acceptance {name} needs {_listed(missing)}; give it, or no --dimension")
+    elif preset is not None:
+        dimension = _DIMENSIONS[preset]
     delta = 0.1 / num_records if delta is None else delta
     bought = dpmcmc.plan(
         getattr(dpmcmc, class_name)(**arguments),
@@ -539,6 +572,8 @@ def plan(
         epsilon=epsilon,
         delta=delta,
         num_chains=num_chains,
+        dimension=dimension,
+        check_records=check_records,
     )
     if as_json:
         _print_json(
@@ -569,9 +604,13 @@ def plan(
     if bought.mu_total is not None:
         table.add_row("cost μ of an iteration of one chain", _number(bought.mu_per_step))
         table.add_row("cost μ of the whole run", _number(bought.mu_total))
+    if bought.predicted_acceptance is not None:
+        table.add_row("predicted acceptance, at most about", f"{bought.predicted_acceptance:.2g}")
     for option, value in options.items():
         table.add_row(Text(f"setting: {option.replace('_', ' ')}"), Text(_number(value)))
     console.print(table)
+    for note in bought.notes:
+        console.print(Text(f"Note: {note}.", "bold yellow"))
     console.print("Nothing was spent: a plan looks at no data.", style="dim")
 
 
@@ -658,9 +697,9 @@ def demo(
     if as_json:
         _print_json(study.report(outcome, files))
         return
-    if outcome.draws.shape[1] < bought.num_steps // 2:
-        console.print(Text("Interrupted: these are the draws up to there; all of ε counts as spent.", "bold"))
     console.print(_summary_table(*study.summary_rows(outcome)))
+    for warning in outcome.posterior.warnings:
+        console.print(Text(f"Warning: {warning}", "bold red"))
     console.print(Text(study.mixing_note(outcome)))
     console.print()
     statement = Table(

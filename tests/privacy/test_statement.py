@@ -25,6 +25,7 @@ def statement(**changes):
     return PrivacyStatement(**(values | changes))
 
 
+BATCHES = {"batch_size": 10, "sampling_prob": 0.01, "sampling": "poisson", "noise_ratio": 4.0}
 NOT_PRIVATE = {"private": False, "mode": SEEDED_MODE}
 NOISE_FREE = {"private": False, "mode": NOISE_FREE_MODE, "epsilon": None, "delta": None, "mu": None}
 
@@ -87,6 +88,17 @@ def test_not_private_text_promises_nothing(changes, mode):
         {"noise_multipliers": {"gradient": None}},
         {"accountant": ""},
         {"mode": None},
+        {"budget_epsilon": 0.0},
+        {"lattice_epsilon": -1.0},
+        {"lattice_delta": 1.0},
+        {"batches": {"batch_size": 10}},
+        {"batches": BATCHES | {"batch_size": 0}},
+        {"batches": BATCHES | {"sampling": "with_replacement"}},
+        {"batches": BATCHES | {"noise_ratio": None}},
+        {"batches": BATCHES | {"sampling_prob": "half"}},
+        {"set_apart": {"invalid_count": {"epsilon": 0.1}}},
+        {"set_apart": {"invalid_count": {"epsilon": 0.1, "delta": None}}},
+        {"set_apart": {"invalid_count": 0.1}},
     ],
 )
 def test_refuses(changes):
@@ -125,3 +137,19 @@ def test_numpy_numbers_become_plain_ones_and_dicts_are_copied():
 def test_cannot_be_changed():
     with pytest.raises(AttributeError):
         statement(**NOT_PRIVATE).private = True
+
+
+def test_the_budget_is_what_is_stated_unless_said_otherwise():
+    assert statement().budget_epsilon == 1.0
+    made = statement(budget_epsilon=3.0)
+    assert made.budget_epsilon == 3.0
+    assert "Budget granted: ε = 3.0" in str(made)
+    assert statement(**NOISE_FREE).budget_epsilon is None
+
+
+def test_check_wants_a_sum_that_adds_up():
+    """`tests/inference/test_statements.py` does this for every sampler."""
+    with pytest.raises(QueryError, match=r"contradicts itself: mu = 0\.0123, but the queries cost 0\.01395"):
+        statement().check()
+    with pytest.raises(QueryError, match="noise_multipliers lacks log_ratio"):
+        statement(noise_multipliers={"gradient": 312.5}).recomputed_epsilon()

@@ -539,12 +539,3 @@ def make_statement(
     if interrupted or steps_fixed is None:
         return statement
     return replace(statement, epsilon=min(epsilon, statement.recomputed_epsilon()))
-
-
-def require_steps(the_plan: Plan) -> None:
-    """Refuse a plan that has no step for each chain."""
-    if the_plan.num_steps == 0:
-        raise BudgetExceededError(
-            f"epsilon = {the_plan.epsilon:g}, delta = {the_plan.delta:g} pays for {the_plan.total_steps} steps in all, "
-            f"fewer than the {the_plan.num_chains} chains; use more noise, fewer chains or a larger budget"
-        )
