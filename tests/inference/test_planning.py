@@ -9,7 +9,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.curator import InvalidCount
-from dpmcmc.errors import BudgetExceededError, QueryError
+from dpmcmc.errors import BudgetExceededError, ModelError, QueryError
 from dpmcmc.inference.blocks import choose_shape
 from dpmcmc.inference.planning import Cost, cost_of, make_funds, predicted_acceptance, private_queries
 from dpmcmc.privacy import Budget, StepBudget, gaussian_cost, gaussian_mu, smallest_noise_multiplier
@@ -430,7 +430,7 @@ def test_predicted_acceptance_follows_jitter_and_mass():
     for bad in ([1.0, 1.0], [0.0, 1.0, 1.0], [[1.0, 2.0, 0], [2.0, 1.0, 0], [0, 0, 1.0]]):
         with pytest.raises(QueryError, match="mass_matrix"):
             at(mass_matrix=bad)
-    with pytest.raises(QueryError, match="proposal_scale"):
+    with pytest.raises(ModelError, match="proposal_scale"):
         predicted_acceptance(dpmcmc.DPPenalty([1.0, 2.0], 1.0, 1.0), 3)
     assert predicted_acceptance(dpmcmc.DPSGLD(10, 1.0, 1e-3), 3) is None
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpmcmc import checks
 from dpmcmc.curator.queries import BatchGradient, Gradient, InvalidCount, LogRatio
-from dpmcmc.errors import BudgetExceededError, QueryError
+from dpmcmc.errors import BudgetExceededError, ModelError, QueryError
 from dpmcmc.privacy import Budget, PrivacyStatement, StepBudget, smallest_noise_multiplier
 from dpmcmc.privacy.exact import check_number, rounded_down, rounded_up
 from dpmcmc.privacy.gaussian import check_delta
@@ -345,7 +345,10 @@ def _noise_of_a_step(sampler: Sampler, dimension: int) -> tuple[float, float] | 
     elif isinstance(sampler, DPPenalty):
         scale = np.asarray(sampler.proposal_scale, np.float64)
         if scale.ndim == 1 and scale.shape != (dimension,):
-            raise QueryError(f"proposal_scale has {scale.size} numbers; give one, or {dimension}: one a coordinate")
+            raise ModelError(
+                f"proposal_scale has {scale.size} numbers, the model {dimension} unconstrained parameters; give one "
+                "positive number, or one a coordinate"
+            )
         scale = np.broadcast_to(scale, (dimension,))
         whole = sampler.update == "all"
         move = float(np.sqrt(np.sum(scale**2)) if whole else np.mean(scale) * math.sqrt(2.0 / math.pi))
