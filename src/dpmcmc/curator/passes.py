@@ -134,7 +134,7 @@ class Passes:
     def compiled_total(self, records: Any, query: Query, theta: Any, proposal: Any, public: tuple[Any, ...]) -> Any:
         """Return ``total(records, theta, proposal, public)``, compiled once for each kind and number of chains."""
         arguments = records, theta, proposal, public
-        shapes = tuple((np.shape(leaf), np.result_type(leaf)) for leaf in jax.tree.leaves(arguments[1:]))
+        shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(arguments[1:]))
         key = ("total", query.kind, type(self._kernel_for(query)), proposal is None, shapes)
 
         def total(records: Any, theta: Any, proposal: Any, public: tuple[Any, ...]) -> jax.Array:

@@ -12,6 +12,9 @@ import numpy as np
 
 Progress = Callable[[int, Any, Any], None]
 
+# Rich leaves the program where its pipe is closed.
+_FAILURES = (Exception, SystemExit)
+
 
 def no_progress(steps: int, info: Any, budget: Any) -> None:
     """Report nothing."""
@@ -25,7 +28,7 @@ def progress_bar(wanted: bool, name: str, total_steps: int) -> Iterator[Progress
         return
     with ExitStack() as stack:
         shown: list[Progress] = []
-        with suppress(Exception):
+        with suppress(*_FAILURES):
             bar = terminal_progress(name, total_steps)
             shown.append(bar.__enter__())
             stack.push(lambda *error: _leave(bar))
@@ -34,14 +37,14 @@ def progress_bar(wanted: bool, name: str, total_steps: int) -> Iterator[Progress
             try:
                 for one in shown:
                     one(steps, info, budget)
-            except Exception:
+            except _FAILURES:
                 shown.clear()
 
         yield report
 
 
 def _leave(bar: Any) -> None:
-    with suppress(Exception):
+    with suppress(*_FAILURES):
         bar.__exit__(None, None, None)
 
 

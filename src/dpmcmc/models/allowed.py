@@ -31,7 +31,7 @@ _ELEMENTWISE = (
     lax.abs_p, lax.acos_p, lax.acosh_p, lax.add_p, primitives.add_jaxvals_p, lax.and_p, lax.asin_p, lax.asinh_p,
     lax.atan_p, lax.atan2_p, lax.atanh_p, lax.bessel_i0e_p, lax.bessel_i1e_p, lax.cbrt_p, lax.ceil_p,
     lax.clamp_p, lax.convert_element_type_p, lax.copy_p, lax.cos_p, lax.cosh_p, lax.digamma_p, lax.div_p,
-    lax.eq_p, lax.eq_to_p, lax.erf_p, lax.erf_inv_p, lax.erfc_p, lax.exp_p, lax.exp2_p, lax.expm1_p,
+    lax.eq_p, lax.erf_p, lax.erf_inv_p, lax.erfc_p, lax.exp_p, lax.exp2_p, lax.expm1_p,
     lax.floor_p, lax.ge_p, lax.gt_p, lax.igamma_p, lax.igamma_grad_a_p, lax.igammac_p, lax.integer_pow_p,
     lax.is_finite_p, lax.le_p, lax.le_to_p, lax.lgamma_p, lax.log_p, lax.log1p_p, lax.logistic_p, lax.lt_p,
     lax.lt_to_p, lax.max_p, lax.min_p, lax.mul_p, lax.ne_p, lax.neg_p, lax.nextafter_p, lax.not_p,

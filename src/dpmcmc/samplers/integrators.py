@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 # gradient(theta, noise) -> estimate of the gradient of the log-density
 GradientEstimate = Callable[[jax.Array, Any], jax.Array]
@@ -100,18 +101,16 @@ class MassMatrices(NamedTuple):
 
 def mass_matrices(matrix: Any, dimension: int) -> MassMatrices:
     """Take None (identity), a vector (diagonal) or a positive-definite matrix; raises ValueError otherwise."""
-    if matrix is None:
-        matrix = jnp.ones(dimension)
-    matrix = jnp.asarray(matrix, jnp.float64)
-    if matrix.shape == (dimension,):
-        factor, inverse = jnp.diag(jnp.sqrt(matrix)), jnp.diag(1.0 / matrix)
-    elif matrix.shape == (dimension, dimension):
-        factor, inverse = jnp.linalg.cholesky(matrix), jnp.linalg.inv(matrix)
-    else:
-        raise ValueError(f"has shape {matrix.shape}; give ({dimension},) or ({dimension}, {dimension})")
-    full = _full(matrix)
-    finite = jnp.all(jnp.isfinite(factor)) & jnp.all(jnp.isfinite(inverse)) & jnp.all(jnp.diag(factor) > 0.0)
-    if not bool(finite & jnp.all(jnp.abs(factor @ factor.T - full) <= 1e-10 * jnp.max(jnp.abs(full)))):
+    array = np.ones(dimension) if matrix is None else np.asarray(matrix, np.float64)
+    if array.shape not in ((dimension,), (dimension, dimension)):
+        raise ValueError(f"has shape {array.shape}; give ({dimension},) or ({dimension}, {dimension})")
+    full = np.diag(array) if array.ndim == 1 else array
+    try:
+        factor, inverse = np.linalg.cholesky(full), np.linalg.inv(full)
+    except np.linalg.LinAlgError:
+        factor = inverse = np.full_like(full, np.nan)
+    finite = np.isfinite(factor).all() and np.isfinite(inverse).all()
+    if not (finite and np.all(np.abs(factor @ factor.T - full) <= 1e-10 * np.max(np.abs(full)))):
         raise ValueError("is not symmetric positive definite")
     return MassMatrices(factor, inverse)
 
@@ -128,7 +127,3 @@ def make_mass(matrix: Any, dimension: int) -> Mass:
         velocity=velocity,
         kinetic_energy=lambda momentum: 0.5 * jnp.sum(momentum * velocity(momentum), axis=-1),
     )
-
-
-def _full(matrix: jax.Array) -> jax.Array:
-    return jnp.diag(matrix) if matrix.ndim == 1 else matrix
