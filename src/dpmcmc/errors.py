@@ -1,7 +1,7 @@
 """The errors and warnings of dpmcmc. None of them ever carries a value taken from a record.
 
-Every message names what was wrong and the remedy. All errors are raised before any
-privacy budget is spent.
+Every message names what was wrong and the remedy. All errors but `RunError` are raised before any privacy budget is
+spent.
 """
 
 from typing import Any
