@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 import dpmcmc
-from dpmcmc.errors import DPMCMCWarning, QueryError
+from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError
 from dpmcmc.output import OutputError, replace_file
 from dpmcmc.studies.settings import paper_settings
 
@@ -153,16 +153,21 @@ class Outcome:
 
 def planned(settings: Settings) -> Any:
     """Return what the budget buys; refuse a budget that buys no chain worth looking at."""
-    bought = dpmcmc.plan(
-        dpmcmc.DPHMC(**settings.sampler_arguments),
-        num_records=settings.num_records,
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        num_chains=_NUM_CHAINS,
-    )
-    if bought.num_steps < _MIN_STEPS:
+    try:
+        bought = dpmcmc.plan(
+            dpmcmc.DPHMC(**settings.sampler_arguments),
+            num_records=settings.num_records,
+            epsilon=settings.epsilon,
+            delta=settings.delta,
+            num_chains=_NUM_CHAINS,
+            dimension=2,
+        )
+        num_steps = bought.num_steps
+    except BudgetExceededError:
+        num_steps = 0
+    if num_steps < _MIN_STEPS:
         raise QueryError(
-            f"epsilon = {settings.epsilon:g} and {settings.num_records:,} records buy {bought.num_steps} iterations in "
+            f"epsilon = {settings.epsilon:g} and {settings.num_records:,} records buy {num_steps} iterations in "
             f"each chain, too few to show; raise --epsilon or --num-records"
         )
     return bought

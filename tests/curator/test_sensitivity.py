@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpmcmc.curator import ClipCount, Gradient, LogRatio, NormQuantile, ScoreMoments, sums
+from dpmcmc.curator import ClipCount, Gradient, InvalidCount, LogRatio, NormQuantile, ScoreMoments, passes, sums
 from tests.curator.cases import CASES, by_name, exact_total, nasty, noise_free, replace_records
 
 NUM_RECORDS = 3
@@ -22,6 +22,7 @@ QUERIES = {
     "score_moments": ScoreMoments(0.7, 2.0, 2.0),
     "clip_count": ClipCount(0.5, 2.0),
     "clip_count-of-ratio": ClipCount(0.5, 2.0, of="log_ratio"),
+    "invalid_count": InvalidCount(2.0),
 }
 
 
@@ -44,7 +45,7 @@ def allowed(query, curator, theta, proposal):
             return 2 * lattice.bound**2
         case NormQuantile():
             return 2
-        case ClipCount():
+        case ClipCount() | InvalidCount():
             return 1
 
 
@@ -149,6 +150,7 @@ def _careless_clip(compute, spacing, bound, tile):
 def test_twin_the_measurement_catches_careless_clipping(monkeypatch, breaks):
     """The same measurement finds a NaN that poisons the sum, and vectors that rounding made too long."""
     monkeypatch.setattr(sums, "clip_to_lattice", _careless_clip)
+    passes.forget()
     case = next(case for case in CASES if case.name == "gaussian")
     query = Gradient(1.0, 2.0, lattice_bits=8)  # coarse: rounding shows
     curator = noise_free(case, case.good_records(NUM_RECORDS))
@@ -165,4 +167,5 @@ def test_twin_the_measurement_catches_careless_clipping(monkeypatch, breaks):
             replace_records(curator, matrix)
             totals.append(exact_total(curator, query, np.zeros(2)))
         worst = max(worst, squared_distance(*totals))
+    passes.forget()
     assert worst > limit

@@ -384,6 +384,11 @@ def passes_for(
     return _kept[key]
 
 
+def forget() -> None:
+    """Let go of all kept programs."""
+    _kept.clear()
+
+
 def _refuse_captured_data(model: Model, layout: placement.Layout, **functions: tuple[Any, ...]) -> None:
     if sums.is_own(model):
         return

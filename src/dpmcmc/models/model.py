@@ -17,6 +17,7 @@ from dpmcmc.models.records import Records, copy_records, one_record_struct
 
 __all__ = ["Model"]
 
+
 class Model:
     """A Bayesian model whose likelihood is a product over records.
 

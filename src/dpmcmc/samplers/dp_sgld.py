@@ -4,9 +4,10 @@ Wang, Fienberg and Smola (2015). One step with step size h on a random batch of 
 
     θ ← θ + h (∇ln p(θ) + (n/b) · [Σ_batch clip_C(∇ln p(x|θ)) + noise]),  noise sd on the batch sum s = √(2hT)·b/(hn),
 
-so that h(n/b)·noise ~ N(0, 2hT). T = 1 samples the posterior as h → 0; the code published with "Differentially Private
-Hamiltonian Monte Carlo" has N(0, h), that is T = ½ (too narrow a posterior). There is no accept test: the step size
-biases the result. The budget fixes the number of steps beforehand, by the accountant of the subsampled Gaussian.
+so that h(n/b)·noise ~ N(0, 2hT). T = 1 samples the posterior as h → 0, if no gradient is clipped: clipped gradients
+shift it, whatever h is. The code published with "Differentially Private Hamiltonian Monte Carlo" has N(0, h), that is
+T = ½ (too narrow a posterior). There is no accept test: the step size biases the result too. The budget fixes the
+number of steps beforehand, by the accountant of the subsampled Gaussian.
 """
 
 from __future__ import annotations
