@@ -1,9 +1,9 @@
 """What a likelihood may compute: no bit of any row depends on another, for everything that is on the allowlist.
 
 A model is written for one record and compiled for many. Here every allowed primitive, and some hundred functions that
-are built on them, go through the curator's own compiled tiles; then one record is replaced by others (finite, huge, tiny,
-NaN, infinite, and such that 0/0 or an overflow arises inside), and every bit of every other row must stay: float32 and
-float64, unpacked and mapped, value and gradient. Deterministic: there is no false failure.
+are built on them, go through the curator's own compiled tiles; then one record is replaced by others (finite, huge,
+tiny, NaN, infinite, and such that 0/0 or an overflow arises inside), and every bit of every other row must stay:
+float32 and float64, unpacked and mapped, value and gradient. Deterministic: there is no false failure.
 """
 
 import jax

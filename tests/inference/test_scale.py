@@ -46,7 +46,7 @@ def sample(data, sampler="hmc", **options):
         dpmcmc.models.LogisticRegression(3),
         data,
         sampler=SAMPLERS[sampler],
-        epsilon=15.0,
+        epsilon=60.0,
         delta=1e-6,
         init=np.tile([0.0, 1.0, 0.0, 0.0], (4, 1)),
         **options,
