@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import dpmcmc
+from dpmcmc.curator import Curator, Gradient, NoNoiseNotPrivate
+from dpmcmc.curator.curator import exact_arithmetic
 from dpmcmc.errors import DataError, DPMCMCWarning, QueryError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -222,3 +225,15 @@ def test_twenty_million_rows_stay_below_two_gigabytes(tmp_path):
     num_records, kilobytes = in_a_process(script)
     assert num_records == 20_000_000
     assert kilobytes < 2 * 1024**2
+
+
+def test_nothing_of_64_bits_passes_through_a_callback(tmp_path):
+    """JAX calls back from threads of its own, in which it would cut 64 bits down to 32: only whole words may pass."""
+    stream = write(tmp_path / "table.parquet", table())
+    with exact_arithmetic():
+        curator = Curator(dpmcmc.models.LogisticRegression(3), stream, noise=NoNoiseNotPrivate())
+        bind = curator.oracle(Gradient(1.0, 1.0), None)
+        arguments = np.zeros((2, 4)), np.zeros((2, 4), np.int64)
+        jaxpr = jax.make_jaxpr(lambda theta, noise: bind({}).gradient(theta, noise).value)(*arguments)
+    (callback,) = (equation for equation in jaxpr.eqns if equation.primitive.name == "io_callback")
+    assert {str(variable.aval.dtype) for variable in (*callback.invars, *callback.outvars)} == {"uint32"}

@@ -353,16 +353,16 @@ class Curator:
     ) -> jax.Array:
         """Leave compiled code, add up all chunks, and come back with integers. They are noised inside, as always."""
 
-        def from_host(*arguments: Any) -> NDArray[np.int64]:
+        def from_host(*words: Any) -> NDArray[np.uint32]:
             def work() -> NDArray[np.int64]:
                 with exact_arithmetic():
-                    values = [np.asarray(argument) for argument in arguments]
+                    values = [np.asarray(one).view(np.float64)[..., 0] for one in words]
                     other = values[1] if proposal is not None else None
                     return self._host_total(query, values[0], other, *values[1 + (proposal is not None) :])
 
             # In a thread of its own: compiled code may not be run from within compiled code's own thread.
             with ThreadPoolExecutor(max_workers=1) as beside:
-                return beside.submit(work).result()
+                return beside.submit(work).result()[..., None].view(np.uint32)
 
         arguments = [jnp.asarray(argument) for argument in (theta, *([] if proposal is None else [proposal]), *public)]
         shape = jax.eval_shape(
@@ -371,9 +371,11 @@ class Curator:
             theta,
             proposal,
             public,
-        )
-        result: jax.Array = io_callback(from_host, shape, *arguments)
-        return result
+        ).shape
+        # As words of 32 bits: JAX calls back from a thread of its own, in which 64 bits may be switched off.
+        words = [jax.lax.bitcast_convert_type(one.astype(jnp.float64), jnp.uint32) for one in arguments]
+        result = io_callback(from_host, jax.ShapeDtypeStruct((*shape, 2), jnp.uint32), *words)
+        return jax.lax.bitcast_convert_type(result, jnp.int64)
 
     # ------------------------------------------------------------------ questions from compiled code
 
