@@ -1,38 +1,7 @@
-"""The private room: the curator, the questions that it answers, its noise, and what it releases."""
+"""The private room: the curator and its noise. What may be asked stands in :mod:`dpmcmc.queries`."""
 
-from dpmcmc.curator.curator import Cost, Curator
+from dpmcmc.curator.curator import Curator
 from dpmcmc.curator.noise import ExactNoise, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
-from dpmcmc.curator.oracle import Moments, NotPrivateRelease, Oracle, Quantile, Release, require_private
-from dpmcmc.curator.queries import (
-    BatchGradient,
-    ClipCount,
-    Gradient,
-    InvalidCount,
-    Lattice,
-    LogRatio,
-    NormQuantile,
-    ScoreMoments,
-)
+from dpmcmc.curator.payment import Order
 
-__all__ = [
-    "BatchGradient",
-    "ClipCount",
-    "Cost",
-    "Curator",
-    "ExactNoise",
-    "Gradient",
-    "InvalidCount",
-    "Lattice",
-    "LogRatio",
-    "Moments",
-    "NoNoiseNotPrivate",
-    "NoiseSource",
-    "NormQuantile",
-    "NotPrivateRelease",
-    "Oracle",
-    "Quantile",
-    "Release",
-    "ScoreMoments",
-    "SeededNoiseNotPrivate",
-    "require_private",
-]
+__all__ = ["Curator", "ExactNoise", "NoNoiseNotPrivate", "NoiseSource", "Order", "SeededNoiseNotPrivate"]

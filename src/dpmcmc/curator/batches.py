@@ -6,7 +6,6 @@ system's randomness, stays in the curator and is never released. What is drawn d
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -15,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmcmc.errors import QueryError
+from dpmcmc.queries.batch_gradient import largest_size
 
-# Above this share of the records a full permutation is cheaper than drawing until enough are distinct.
-_PERMUTE_ABOVE = 0.25
 # With at most this many records for each one drawn, a table of all records finds repeated draws faster than sorting.
 _TABLE_UP_TO = 512
 
@@ -29,14 +27,6 @@ class Batch(NamedTuple):
     size: jax.Array
 
 
-def largest_size(num_records: int, batch_size: int, sampling: str) -> int:
-    """Return the largest batch to make room for; Poisson sampling exceeds it with probability below 1e-40."""
-    if sampling == "without_replacement":
-        return batch_size
-    # Chernoff: P(Binomial(n, q) ≥ b + t) ≤ exp(−t²/(2(b + t/3))) < 1e-40 for t = 14√b + 62.
-    return min(num_records, math.ceil(batch_size + 14.0 * math.sqrt(batch_size) + 62.0))
-
-
 def draw_sizes(
     generator: np.random.Generator, num_records: int, batch_size: int, sampling: str, shape: tuple[int, ...]
 ) -> NDArray[np.int32]:
@@ -45,16 +35,6 @@ def draw_sizes(
         return np.full(shape, batch_size, np.int32)
     sizes = generator.binomial(num_records, batch_size / num_records, shape)
     return np.minimum(sizes, largest_size(num_records, batch_size, sampling)).astype(np.int32)
-
-
-def num_draws(num_records: int, size: int) -> int:
-    """Return how many uniform draws hold ``size`` distinct records, but for a probability below 1e-30."""
-    share = size / num_records
-    if share > _PERMUTE_ABOVE:
-        return num_records
-    mean = -num_records * math.log1p(-share)
-    # The variance of the number of draws is below n·(share/(1 − share))²/2; small numbers are Poisson-like.
-    return math.ceil(mean + 12.0 * math.sqrt(0.5 * num_records) * share / (1.0 - share) + 40.0)
 
 
 def draw_rows(key: jax.Array, num_records: int, num_drawn: int, size: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,73 +1,48 @@
 """The private room. It holds the records, is the only code that sees them, and answers with noised sums.
 
-Order of every answer: check the question, draw the noise, charge the budget, and only then look at the
-records. Nothing else comes out: no count, no error text, no shape and no control flow depends on a record's
-values. (Running time is not protected: arithmetic on denormal numbers takes longer.)
+There is one door. A question from the host goes through :meth:`Curator.ask`; compiled code gets an oracle, which takes
+nothing but noise that :meth:`Curator.pay` has charged for. Nothing else comes out: no count, no error text, no shape
+and no control flow depends on a record's values. (Running time is not protected: arithmetic on denormal numbers takes
+longer.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 from numpy.typing import ArrayLike, NDArray
 
-from dpmcmc.curator import records as placement
+from dpmcmc.curator import placement, preparation, research, streaming
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.curator.noise import ExactNoise, NoiseSource
-from dpmcmc.curator.oracle import AnyRelease
-from dpmcmc.curator.passes import Bind, Passes, passes_for, structure_of
-from dpmcmc.curator.queries import BatchGradient, Gradient, Lattice, LogRatio, Query, RatioGeometry, ScoreMoments
-from dpmcmc.errors import DataError, DPMCMCError, ModelError, NotPrivateError, QueryError, RunError
-from dpmcmc.models import Model, rowwise
+from dpmcmc.curator.passes import Binding, Passes, passes_for
+from dpmcmc.curator.payment import Order, Random, Till
+from dpmcmc.data import open_source
+from dpmcmc.data.tables import OpenRecords
+from dpmcmc.errors import DataError, ModelError, NotPrivateError, QueryError
+from dpmcmc.models import Model, allowed
 from dpmcmc.privacy import Budget, StepBudget
+from dpmcmc.queries import (
+    AnyRelease,
+    BatchGradient,
+    ClipCount,
+    Cost,
+    Gradient,
+    InvalidCount,
+    LogRatio,
+    NormQuantile,
+    PaidNoise,
+    Query,
+    ScoreMoments,
+)
 
-# About as many rows of streamed records are in memory at a time (twice: the next ones are read beside).
-_CHUNK_ROWS = 2**18
-
-
-@contextmanager
-def exact_arithmetic() -> Iterator[None]:
-    """Double precision for what runs inside, and none of JAX's switches that report on values.
-
-    ``jax_debug_nans`` raises when some record yields a NaN, which would reveal that there is one; so do NumPy's
-    floating-point warnings. Without compilation a model's own Python code would see records. A matrix product of
-    integers must not be rounded, whatever precision the user has set.
-    """
-    with (
-        jax.enable_x64(True),
-        jax.debug_nans(False),
-        jax.debug_infs(False),
-        jax.disable_jit(False),
-        jax.default_matmul_precision("highest"),
-        np.errstate(all="ignore"),
-    ):
-        yield
-
-
-@runtime_checkable
-class Stream(Protocol):
-    """Records that are read again for every question, a chunk at a time: see :class:`dpmcmc.data.ParquetRecords`."""
-
-    num_records: int
-
-    def chunks(self, rows: int) -> Iterator[Any]:
-        """Yield all records in order, ``rows`` at a time; the last chunk may be shorter."""
-        ...
-
-
-class Cost(NamedTuple):
-    """What a question costs, all chains together, exactly."""
-
-    mu: Fraction
-    lattice_epsilon: Fraction
-    lattice_delta: Fraction
+# Exactly these: a class of somebody else's could sum anything.
+_KNOWN = (Gradient, LogRatio, NormQuantile, ScoreMoments, ClipCount, InvalidCount)
 
 
 class Curator:
@@ -78,13 +53,15 @@ class Curator:
     model
         A :class:`~dpmcmc.models.Model`.
     data
-        The records, one row per person: what ``model.prepare_records`` takes. At least two rows.
+        The records, one row per person: what ``model.prepare_records`` takes, or a stream. At least two rows.
     budget
-        Pays for every answer. Required with exact noise. May be a function of the (public) number of records.
+        Pays for every answer. Required with exact noise.
     noise
         Default: :class:`ExactNoise`. With any other source answers are :class:`NotPrivateRelease`.
     devices
         Number or list of JAX devices over which the records are spread. Default: the first.
+    seed
+        Of keys and secret batches, for runs that are not private; None: the operating system's randomness.
 
     Notes
     -----
@@ -95,23 +72,28 @@ class Curator:
         self,
         model: Model,
         data: Any,
-        budget: Budget | StepBudget | Callable[[int], Budget | StepBudget] | None = None,
+        budget: Budget | StepBudget | None = None,
         *,
         noise: NoiseSource | None = None,
         devices: int | Sequence[jax.Device] | None = None,
+        seed: int | None = None,
     ) -> None:
         if not isinstance(model, Model):
             raise ModelError(f"model must be a dpmcmc.Model, got {type(model).__name__}; see dpmcmc.from_numpyro")
         self._noise: NoiseSource = ExactNoise() if noise is None else noise
+        if self.private and seed is not None:
+            raise NotPrivateError(f"seed = {seed!r}, but exact noise takes none: what can be repeated is not private")
         self.model = model
-        self._mesh = placement.make_mesh(devices)
-        self._stream = data if isinstance(data, Stream) else None
-        self._stream_error = ""
+        mesh = placement.make_mesh(devices)
         with exact_arithmetic():
-            if self._stream is None:
-                prepared, count = rowwise.prepare(model, data)
+            source = open_source(data)
+            self._stream: streaming.StreamedRecords | None = None
+            if isinstance(source, OpenRecords):
+                prepared, count = preparation.prepare(model, source)
             else:
-                prepared, count = self._first_chunk(self._stream)
+                streaming.refuse_several_devices(mesh.size)
+                self._stream = streaming.StreamedRecords(model, source)
+                prepared, count = self._stream.first(), source.num_records
             counts = placement.rows_of_processes(count)
             self.num_records = sum(counts)
             if self.num_records < 2:
@@ -119,20 +101,20 @@ class Curator:
             self._passes = passes_for(
                 model,
                 prepared,
-                placement.Layout.choose(counts, self._mesh),
+                placement.Layout.choose(counts, mesh),
                 private=self.private,
                 multiplier=self._noise.multiplier,
-                stream_total=None if self._stream is None else self._traced_stream_total,
+                stream_total=None if self._stream is None else self._call_back,
             )
-            kernel = self._passes.kernel
             if self._stream is None:
-                self._records = placement.place(kernel, prepared, self._passes.layout)
+                self._records = placement.place(self._passes.kernel, prepared, self._passes.layout)
+                self._record_shapes = self._records
             else:
-                self._records = {}
-                rows = self._rows_of_a_chunk()
-                chunk = placement.pad_rows(kernel, prepared, min(rows, self.num_records), rows)
-                self._chunk_shapes = structure_of(chunk)
+                self._records, self._record_shapes = {}, self._stream.shapes(self._passes)
+            self._random = Random(seed)
         self._budget = self._check_budget(budget)
+        self._till = Till(self._noise, self._random, self.num_records, model.dimension, exact_arithmetic)
+        self._unused: list[PaidNoise] = []
 
     @property
     def noise(self) -> NoiseSource:
@@ -149,12 +131,21 @@ class Curator:
         """What pays for the answers."""
         return self._budget
 
+    @property
+    def passes(self) -> Passes:
+        """The compiled side: programs that hold no records."""
+        return self._passes
+
+    @property
+    def public_key(self) -> jax.Array:
+        """A key for momenta, proposals and accept tests, which need not be secret; the same on all processes."""
+        return placement.agree(self._random.public_key)
+
     def _check_budget(self, budget: Any) -> Budget | StepBudget | None:
-        if callable(budget):
-            budget = budget(self.num_records)
         if budget is None and not self.private:
             return None
-        if not isinstance(budget, Budget | StepBudget):
+        # Exactly these: a class derived from them could forget what was spent.
+        if type(budget) not in (Budget, StepBudget):
             raise QueryError(
                 f"budget must be a dpmcmc.Budget(epsilon, delta), got {type(budget).__name__}; nothing private is free"
             )
@@ -169,7 +160,14 @@ class Curator:
 
     # ------------------------------------------------------------------ questions from the host
 
-    def ask(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> AnyRelease:
+    def ask(
+        self,
+        query: Query,
+        theta: ArrayLike,
+        proposal: ArrayLike | None = None,
+        *,
+        paid_by: Budget | None = None,
+    ) -> AnyRelease:
         """Answer one question, for one parameter vector or for a batch of chains in one pass over the data.
 
         Parameters
@@ -180,6 +178,8 @@ class Curator:
             Unconstrained parameters, of shape dimension or chains × dimension.
         proposal
             The other end of a log-ratio, of the same shape.
+        paid_by
+            A budget that was set apart from the curator's own, if that one pays for batches only.
 
         Returns
         -------
@@ -192,63 +192,48 @@ class Curator:
         BudgetExceededError
             The budget does not allow it. Nothing was spent.
         """
-        if isinstance(self.budget, StepBudget):
+        budget = self.budget if paid_by is None else paid_by
+        if type(budget) is not Budget and (self.private or budget is not None):
             raise QueryError(
                 "this curator's budget pays for batch gradients only; give it a dpmcmc.Budget to ask others"
             )
-        return self.ask_from(self.budget, query, theta, proposal)
-
-    def ask_from(
-        self, budget: Budget | None, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None
-    ) -> AnyRelease:
-        """Answer a question that another budget pays for: one that was set apart from the curator's own."""
-        if self.private and not isinstance(budget, Budget):
-            raise QueryError(f"budget must be a dpmcmc.Budget, got {type(budget).__name__}; nothing private is free")
         with exact_arithmetic():
             # Several processes must ask the same question: that of the first.
             batch, other = placement.agree(self._check_question(query, theta, proposal))
             # Evaluated once: what is charged is what is answered, even if a user's bound is not a pure function.
-            geometry = self._geometry(query, batch, other)
-            cost = self._cost(query, len(batch), geometry)
+            public = self._public(query, batch, other)
+            self._compile(query, batch, other, public)
             # Several processes answer with the same noise: that of the first.
             noise = placement.agree(self._draw(query, len(batch)))
-            self._compile(query, batch, other, geometry)
             if budget is not None:
-                budget.spend(cost.mu, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
-            release = self._passes.answer(query, batch, other, noise, self._host_total, geometry)
+                cost = self._cost(query, len(batch), public)
+                budget.spend(cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
+            release = self._passes.answer(query, batch, other, noise, self._host_total, public)
             self.raise_stream_error()
             release = jax.tree.map(np.asarray, release)
         return release if np.ndim(theta) == 2 else jax.tree.map(lambda leaf: leaf[0], release)
-
-    def compile(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> None:
-        """Compile what ``ask`` with the same arguments will run. Looks at no record and spends nothing."""
-        with exact_arithmetic():
-            batch, other = self._check_question(query, theta, proposal)
-            self._compile(query, batch, other, self._geometry(query, batch, other))
-
-    def _compile(self, query: Query, theta: Any, proposal: Any, geometry: RatioGeometry | None) -> None:
-        def total(query: Query, *arguments: Any) -> NDArray[np.int64]:
-            shape = self._compiled_total(query, *arguments).out_info
-            return np.zeros(shape.shape, np.int64)
-
-        noise = [np.zeros((len(theta), lattice.numbers), np.int64) for lattice in self._lattices(query)]
-        self._passes.answer(query, theta, proposal, noise, total, geometry)
 
     def cost(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> Cost:
         """Return what ``ask`` with the same arguments would charge. Spends nothing."""
         with exact_arithmetic():
             batch, other = self._check_question(query, theta, proposal)
-            return self._cost(query, len(batch), self._geometry(query, batch, other))
+            return self._cost(query, len(batch), self._public(query, batch, other))
+
+    def prepare(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> None:
+        """Compile what ``ask`` with the same arguments will run. Looks at no record and spends nothing."""
+        with exact_arithmetic():
+            batch, other = self._check_question(query, theta, proposal)
+            self._compile(query, batch, other, self._public(query, batch, other))
 
     def _check_question(
         self, query: Query, theta: ArrayLike, proposal: ArrayLike | None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        if not isinstance(query, Query):
-            raise QueryError(f"query must be one of {[q.__name__ for q in Query.__args__]}, got {type(query).__name__}")
-        wants_proposal = isinstance(query, LogRatio) or getattr(query, "of", "gradient") == "log_ratio"
-        if wants_proposal and proposal is None:
+        if type(query) not in _KNOWN:
+            raise QueryError(f"query must be one of {[known.__name__ for known in _KNOWN]}, got {type(query).__name__}")
+        self._check_bound(query)
+        if query.needs_proposal and proposal is None:
             raise QueryError(f"a {query.kind} query of log-ratios needs a proposal; give proposal=...")
-        if not wants_proposal and proposal is not None:
+        if not query.needs_proposal and proposal is not None:
             raise QueryError(f"a {query.kind} query of gradients takes no proposal; leave it out")
         batch = self._check_parameters("theta", theta)
         if proposal is None:
@@ -273,147 +258,184 @@ class Curator:
             raise QueryError(f"{name} has NaN or infinite entries; give finite parameters")
         return np.atleast_2d(array.astype(np.float64))
 
-    def _geometry(self, query: Query, theta: Any, proposal: Any) -> RatioGeometry | None:
-        """Return the public numbers of a log-ratio; None for other queries."""
-        if not isinstance(query, LogRatio):
-            return None
-        geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), query.lattice(self.num_records))
-        if not bool(jnp.all(jnp.isfinite(geometry.spacing) & (geometry.spacing >= 0.0))):
+    def _check_bound(self, query: Query | None) -> None:
+        """Refuse a bound that prints, or that has captured the data: it is public, and so is the noise that it sets."""
+        if isinstance(query, LogRatio) and callable(query.bound):
+            theta = jax.ShapeDtypeStruct((self.model.dimension,), jnp.float64)
+            program, _ = allowed.trace("bound", query.bound, theta, theta)
+            allowed.refuse_host_access("bound", program)
+            allowed.check_constants("bound", program, self.num_records)
+
+    def _public(self, query: Query, theta: Any, proposal: Any) -> Any:
+        """Return the public numbers of a question."""
+        public = query.public(theta, proposal, query.numbers(self.num_records, self.model.dimension))
+        if isinstance(query, LogRatio) and not np.all(np.isfinite(public.spacing) & (np.asarray(public.spacing) >= 0)):
             raise QueryError("bound(theta, proposal) must be finite and non-negative; check the log-ratio's bound")
-        return geometry
+        return public
 
-    def _lattices(self, query: Query) -> list[Lattice]:
-        """Return the lattices of what is released together, in the order in which noise is drawn."""
-        parts: list[Query] = [query, *([query.sum_query] if isinstance(query, ScoreMoments) else [])]
-        return [part.lattice(self.num_records, self.model.dimension) for part in parts]
-
-    def _cost(self, query: Query, chains: int, geometry: RatioGeometry | None) -> Cost:
-        lattices = self._lattices(query)
-        costs = [query.mu] * chains if geometry is None else np.asarray(geometry.mu).tolist()
-        return Cost(
-            sum(map(Fraction, costs), Fraction(0)),
-            chains * sum((Fraction(lattice.lattice_epsilon) for lattice in lattices), Fraction(0)),
-            chains * sum((Fraction(lattice.lattice_delta) for lattice in lattices), Fraction(0)),
+    def _cost(self, query: Query, chains: int, public: Any) -> Cost:
+        lattices = query.lattices(self.num_records, self.model.dimension)
+        slack = Cost(
+            Fraction(0),
+            sum((Fraction(lattice.lattice_epsilon) for lattice in lattices), Fraction(0)),
+            sum((Fraction(lattice.lattice_delta) for lattice in lattices), Fraction(0)),
         )
+        return slack.times(chains)._replace(spent=query.cost(public, chains))
 
     def _draw(self, query: Query, chains: int) -> list[NDArray[np.int64]]:
-        return [self.noise.draw(lattice.noise_scale, (chains, lattice.numbers)) for lattice in self._lattices(query)]
+        lattices = query.lattices(self.num_records, self.model.dimension)
+        return [self.noise.draw(lattice.noise_scale, (chains, lattice.numbers)) for lattice in lattices]
+
+    def _compile(self, query: Query, theta: Any, proposal: Any, public: Any) -> None:
+        """Go the way of an answer with zeros, up to what would be run."""
+
+        def total(query: Query, theta: Any, proposal: Any, *rest: Any) -> NDArray[np.int64]:
+            compiled = self._passes.compiled_total(self._record_shapes, query, theta, proposal, rest)
+            return np.zeros(compiled.out_info.shape, np.int64)
+
+        lattices = query.lattices(self.num_records, self.model.dimension)
+        noise = [np.zeros((len(theta), lattice.numbers), np.int64) for lattice in lattices]
+        self._passes.answer(query, theta, proposal, noise, total, public)
 
     # ------------------------------------------------------------------ secret: exact sums over the records
 
-    def _compiled_total(self, query: Query, theta: Any, proposal: Any, *public: Any) -> Any:
-        records = self._records if self._stream is None else self._chunk_shapes
-        return self._passes.compiled_total(records, query, theta, proposal, public)
-
     def _host_total(self, query: Query, theta: Any, proposal: Any, *public: Any) -> NDArray[np.int64]:
         """Return the un-noised integer sums. Secret: no caller may let them out without noise."""
-        compiled = self._compiled_total(query, theta, proposal, *public)
-        if self._stream is None:
-            return np.asarray(compiled(self._records, theta, proposal, public))
-        total = np.zeros(compiled.out_info.shape, np.int64)
-        rows = self._rows_of_a_chunk()
-        # A reader's own error could quote a value, and compiled code would print it. So it goes no further than this:
-        # the sum is then 0, and whoever asked finds the error in `raise_stream_error`.
-        try:
-            for chunk in [] if self._stream_error else self._stream.chunks(rows):
-                prepared, count = rowwise.prepare(self.model, chunk)
-                padded = placement.pad_rows(self._passes.kernel, prepared, count, rows)
-                total = total + np.asarray(compiled(padded, theta, proposal, public))
-        except Exception as error:
-            known = isinstance(error, DPMCMCError)
-            self._stream_error = str(error) if known else f"the records could not be read ({type(error).__name__})"
-        return np.zeros_like(total) if self._stream_error else total
+        compiled = self._passes.compiled_total(self._record_shapes, query, theta, proposal, public)
+        if self._stream is not None:
+            return self._stream.total(self._passes, compiled, theta, proposal, public)
+        return np.asarray(compiled(self._records, theta, proposal, public))
+
+    def _call_back(self, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any) -> jax.Array:
+        """Return the same from compiled code, for streamed records."""
+
+        def total(records: Any, theta: Any, proposal: Any, public: tuple[Any, ...]) -> jax.Array:
+            return self._passes.tile_total(records, query, theta, proposal, *public)
+
+        shape = jax.eval_shape(total, self._record_shapes, theta, proposal, public).shape
+        return streaming.call_back(self._host_total, shape, query, theta, proposal, *public)
 
     def raise_stream_error(self) -> None:
         """Raise if streamed records could not be read; what was answered since then is worthless."""
-        if self._stream_error:
-            raise RunError(self._stream_error)
-
-    # ------------------------------------------------------------------ secret: records that do not fit into memory
-
-    def _rows_of_a_chunk(self) -> int:
-        """Return a whole number of tiles, about 2^18 rows. A function of the number of records."""
-        assert self._stream is not None
-        unit = 2 * placement.largest_tile(self._stream.num_records)
-        return max(1, _CHUNK_ROWS // unit) * unit
-
-    def _first_chunk(self, stream: Stream) -> tuple[Any, int]:
-        """Return the first chunk, for its shapes and dtypes, and the number of all records."""
-        if jax.process_count() > 1 or self._mesh.size > 1:
-            raise DataError("streamed records are read by one process onto one device; leave devices out")
-        if stream.num_records < 1:
-            raise DataError("data has 0 rows; give at least one record.")
-        chunks = stream.chunks(self._rows_of_a_chunk())
-        first, _ = rowwise.prepare(self.model, next(chunks))
-        chunks.close()  # type: ignore[attr-defined]
-        return first, stream.num_records
-
-    def _traced_stream_total(
-        self, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any
-    ) -> jax.Array:
-        """Leave compiled code, add up all chunks, and come back with integers. They are noised inside, as always."""
-
-        def from_host(*words: Any) -> NDArray[np.uint32]:
-            def work() -> NDArray[np.int64]:
-                with exact_arithmetic():
-                    values = [np.asarray(one).view(np.float64)[..., 0] for one in words]
-                    other = values[1] if proposal is not None else None
-                    return self._host_total(query, values[0], other, *values[1 + (proposal is not None) :])
-
-            # In a thread of its own: compiled code may not be run from within compiled code's own thread.
-            with ThreadPoolExecutor(max_workers=1) as beside:
-                return beside.submit(work).result()[..., None].view(np.uint32)
-
-        arguments = [jnp.asarray(argument) for argument in (theta, *([] if proposal is None else [proposal]), *public)]
-        shape = jax.eval_shape(
-            lambda records, theta, proposal, public: self._passes.tile_total(records, query, theta, proposal, *public),
-            self._chunk_shapes,
-            theta,
-            proposal,
-            public,
-        ).shape
-        # As words of 32 bits: JAX calls back from a thread of its own, in which 64 bits may be switched off.
-        words = [jax.lax.bitcast_convert_type(one.astype(jnp.float64), jnp.uint32) for one in arguments]
-        result = io_callback(from_host, jax.ShapeDtypeStruct((*shape, 2), jnp.uint32), *words)
-        return jax.lax.bitcast_convert_type(result, jnp.int64)
+        if self._stream is not None:
+            self._stream.raise_error()
 
     # ------------------------------------------------------------------ questions from compiled code
 
-    @property
-    def secret_records(self) -> Any:
-        """The placed records, to be passed as an argument to a compiled block that binds an oracle. Nothing else."""
-        return self._records
+    def pay(self, order: Order, ahead: Order | None = None) -> PaidNoise:
+        """Charge some steps of a sampler and return the noise that their oracle needs. The one way to get any.
 
-    @property
-    def draws_noise(self) -> bool:
-        """Whether this process draws the noise: of several, only the first does; it is then agreed upon."""
-        return jax.process_index() == 0
+        Parameters
+        ----------
+        order
+            What is to be paid for.
+        ahead
+            What will be paid for next: its noise is drawn beside, and charged when its turn comes.
 
-    def agree(self, tree: Any) -> Any:
-        """Return the first process's values, replicated on the curator's devices."""
-        return placement.replicate(self._mesh, placement.agree(tree))
+        Raises
+        ------
+        BudgetExceededError
+            The budget does not allow it. Nothing was spent.
+        """
+        with exact_arithmetic():
+            paid = self._agree(self._till.take(order, ahead, self._charge))
+        self._unused.append(paid)
+        return paid
 
-    @property
-    def replicated(self) -> jax.sharding.NamedSharding:
-        """How a public array lies on the curator's devices: a copy on each."""
-        return jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+    def _charge(self, cost: Cost) -> None:
+        if self.budget is not None:
+            self.budget.spend(cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
 
-    @property
-    def passes(self) -> Passes:
-        """The compiled side: programs that hold no records."""
-        return self._passes
+    def stop_drawing(self) -> None:
+        """Draw no more noise ahead."""
+        self._till.close()
 
-    def oracle(self, gradient: Gradient | BatchGradient | None, log_ratio: LogRatio | None) -> Bind:
-        """Return ``bind(records) -> Oracle``; see :meth:`dpmcmc.curator.passes.Passes.oracle`."""
+    def oracle(self, gradient: Gradient | BatchGradient | None, log_ratio: LogRatio | None) -> Binding:
+        """Return an oracle that answers these queries, to be bound inside compiled code (:meth:`compile`)."""
+        with exact_arithmetic():
+            self._check_bound(log_ratio)
         return self._passes.oracle(gradient, log_ratio)
 
-    def noise_free_oracle_not_private(self, gradient_clip: float | None, ratio_clip: float | None) -> Bind:
-        """Like ``oracle``, with no noise, for research samplers; None: no clipping.
-
-        Refused by a private curator.
-        """
+    def noise_free_oracle_not_private(self, gradient_clip: float | None, ratio_clip: float | None) -> Binding:
+        """Return an oracle without noise, for research samplers; None: no clipping. Refused by a private curator."""
         if self.private:
             raise NotPrivateError("a private curator has no noise-free oracle; use noise=NoNoiseNotPrivate()")
         if self._stream is not None:
             raise QueryError("samplers without noise need the records in memory; load the file first")
-        return self._passes.noise_free_oracle_not_private(gradient_clip, ratio_clip)
+        return research.noise_free_oracle(self._passes, gradient_clip, ratio_clip)
+
+    def compile(self, name: Hashable, function: Callable[..., Any], oracle: Binding, *public: Any) -> Program:
+        """Compile ``function(oracle, *public)``, or take what was compiled under this name for the same oracle.
+
+        Looks at no record and spends nothing. ``public`` are arrays, or their shapes. What is kept holds no records:
+        ``function`` must not hold any either.
+        """
+
+        def run(records: Any, numbers: Any, *public: Any) -> Any:
+            return function(oracle.bind(records, numbers), *public)
+
+        def make() -> Any:
+            compiled = jax.jit(run, out_shardings=self._passes.replicated, compiler_options=placement.COMPILER_OPTIONS)
+            return compiled.lower(self._records, self._numbers(oracle), *self._agree(public)).compile()
+
+        key = (name, oracle.structure, _shapes_of(public))
+        return Program(self, self._passes.keep(key, make), oracle)
+
+    def blank(self, order: Order) -> PaidNoise:
+        """Return zeros of the shapes that ``pay`` would return, to compile with. No oracle that runs takes them."""
+        return self._till.draw(order, blank=True)
+
+    def _run(self, compiled: Any, oracle: Binding, public: tuple[Any, ...]) -> Any:
+        for argument in public:
+            if isinstance(argument, PaidNoise):
+                self._use(argument)
+        return compiled(self._records, self._numbers(oracle), *self._agree(public))
+
+    def _use(self, paid: PaidNoise) -> None:
+        """Noise that was paid for is used once."""
+        for place, unused in enumerate(self._unused):
+            if unused is paid:
+                del self._unused[place]
+                return
+        raise QueryError("this noise was not paid for here, or was used before; get some from Curator.pay")
+
+    def _numbers(self, oracle: Binding) -> Any:
+        return self._agree(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), oracle.numbers))
+
+    def _agree(self, tree: Any) -> Any:
+        """Return the first process's values, replicated on the curator's devices."""
+        return placement.agree_everywhere(self._passes.mesh, tree)
+
+
+class Program:
+    """Compiled code that asks the curator's records through an oracle. Call it with its public arguments.
+
+    Attributes
+    ----------
+    out_shapes
+        Shapes of what it returns, placed as the next program takes them.
+    """
+
+    def __init__(self, curator: Curator, compiled: Any, oracle: Binding) -> None:
+        self._curator, self._compiled, self._oracle = curator, compiled, oracle
+
+    def __call__(self, *public: Any) -> Any:
+        """Run it. Noise among the arguments must have been paid for, and is used up."""
+        return self._curator._run(self._compiled, self._oracle, public)
+
+    @property
+    def out_shapes(self) -> Any:
+        """Shapes of the results."""
+        placed = self._curator.passes.replicated
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), self._compiled.out_info
+        )
+
+    def as_text(self) -> str:
+        """Return the compiled code."""
+        return str(self._compiled.as_text())
+
+
+def _shapes_of(tree: Any) -> Hashable:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((np.shape(leaf), str(getattr(leaf, "dtype", jnp.result_type(leaf)))) for leaf in leaves)

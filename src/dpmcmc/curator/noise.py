@@ -1,7 +1,7 @@
 """Where the noise comes from: integers, drawn on the host a block at a time, fed to compiled code as an input.
 
 Only :class:`ExactNoise` is private. The two other sources exist for research on data that are not secret;
-what they produce is returned as another type (:class:`~dpmcmc.curator.oracle.NotPrivateRelease`).
+what they produce is returned as another type (:class:`~dpmcmc.queries.NotPrivateRelease`).
 There is no floating-point noise in this package.
 """
 
@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmcmc.errors import QueryError
+from dpmcmc.queries.lattice import MAX_NOISE_SCALE
 
-# The largest scale whose noise cannot overflow int64 together with a sum (see queries.lattice_bits).
-MAX_NOISE_SCALE = 2**58
 # Up to this scale the seeded generator inverts the exact distribution function; above it a rounded normal
 # has the same law to within 1e-8, which is all that research needs.
 _SEEDED_TABLE_SCALE = 2**12

@@ -1,5 +1,6 @@
-"""Reading records: from Parquet files that are larger than memory."""
+"""Where records come from: tables in memory, and Parquet files that are larger than it. Opened first, once."""
 
 from dpmcmc.data.parquet import ParquetRecords
+from dpmcmc.data.source import Source, Stream, open_source
 
-__all__ = ["ParquetRecords"]
+__all__ = ["ParquetRecords", "Source", "Stream", "open_source"]

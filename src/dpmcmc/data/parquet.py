@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcmc.data.tables import copy_column
 from dpmcmc.errors import DataError
 
 
@@ -30,7 +31,7 @@ class ParquetRecords:
         become one array): ``{"X": ["age", "hours"], "y": "income"}``. Or a list of names alone, for a model whose
         records are the rows of one array.
     dtype
-        "float32" or "float64"; by default float32 if all floating columns of the file are, else float64. All columns
+        "float32" or "float64"; by default float32 if all columns are, else float64. All columns
         become floating point, with NaN for missing: integers and booleans too, since one may be missing. (float32 holds
         whole numbers up to 2^24.)
 
@@ -81,8 +82,9 @@ class ParquetRecords:
             if name not in schema.names:
                 raise DataError(f"columns name {name!r}, which the file does not have; it has {schema.names}")
             kind = str(schema.field(name).type)
-            # A column in which everything is missing may have the type null.
-            if not (kind in ("bool", "null") or kind.startswith(("int", "uint", "float", "double", "halffloat"))):
+            # A column in which everything is missing may have the type null; one entry that is no number makes it text.
+            numeric = kind.startswith(("int", "uint", "float", "double", "halffloat", "string", "large_string"))
+            if not (kind in ("bool", "null") or numeric):
                 raise DataError(
                     f"column {name!r} has type {kind}, which is not numeric; encode it as numbers, by a public list of "
                     "levels or a public rule, and write the file again"
@@ -92,8 +94,8 @@ class ParquetRecords:
             raise DataError(f'dtype = {dtype!r} is not known; give "float32", "float64" or None')
         if dtype is not None:
             return np.dtype(dtype)
-        floating = [kind for kind in kinds if kind in ("float", "double", "halffloat")]
-        return np.dtype(np.float32 if floating and "double" not in floating else np.float64)
+        # A column of integers counts as double: with one value missing it would have been written as one.
+        return np.dtype(np.float32 if set(kinds) <= {"float", "halffloat"} else np.float64)
 
     def _file_stamp(self) -> tuple[int, int]:
         status = os.stat(self.path)
@@ -140,11 +142,8 @@ class ParquetRecords:
 
     def _array(self, batch: Any, names: str | Sequence[str]) -> NDArray[Any]:
         def column(name: str) -> NDArray[Any]:
-            # Through float64 with NaN for missing, whether or not anything is missing: no branch on a value.
-            values = np.asarray(
-                batch.column(name).cast("float64", safe=False).to_numpy(zero_copy_only=False), np.float64
-            )
-            return values.astype(self._dtype)
+            # As columns of tables are: NaN for missing, whether or not anything is missing, no branch on a value.
+            return copy_column(batch.column(name), f"column {name!r}").astype(self._dtype)
 
         # NumPy would warn of an overflow, and so tell that some record has one.
         with np.errstate(all="ignore"):

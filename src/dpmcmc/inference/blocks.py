@@ -1,12 +1,7 @@
-"""A run in compiled blocks: many steps of all chains at once, with the noise of the next block drawn beside.
-
-The records enter the compiled code as an argument, never as a constant. Every block of a run has the same shape, so a
-run compiles once.
-"""
+"""A run in compiled blocks: many steps of all chains at once. Every block of a run has the same shape."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,14 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.curator import Curator
-from dpmcmc.curator.batches import Batch, draw_sizes
-from dpmcmc.curator.passes import Bind
-from dpmcmc.curator.queries import BatchGradient
-from dpmcmc.curator.records import COMPILER_OPTIONS
+from dpmcmc.curator import Curator, Order
 from dpmcmc.errors import QueryError
 from dpmcmc.models import Model, allowed
-from dpmcmc.samplers import Kernel, Noise, Queries, Sampler
+from dpmcmc.queries import Oracle, PaidNoise, Queries
+from dpmcmc.samplers import Kernel, Sampler
 
 # About this many blocks in a run: between two of them there is progress, budget and Ctrl-C.
 _BLOCKS_PER_RUN = 64
@@ -45,6 +37,12 @@ class Shape(NamedTuple):
         """Return how many draws a block makes."""
         return min(self.draws_per_block, self.num_draws - block * self.draws_per_block)
 
+    def order(self, queries: Queries, block: int) -> Order | None:
+        """Return what a block has to be paid for; None behind the last."""
+        if block >= self.num_blocks:
+            return None
+        return Order(queries, self.num_chains, self.draws_in(block), self.thin, self.draws_per_block)
+
 
 def choose_shape(num_chains: int, num_steps: int, thin: int) -> Shape:
     """Cut a run into blocks."""
@@ -53,60 +51,11 @@ def choose_shape(num_chains: int, num_steps: int, thin: int) -> Shape:
     return Shape(num_chains, num_draws, thin, max(1, steps // thin))
 
 
-class Random:
-    """Where a run's randomness comes from. Seeded runs repeat; private ones take it from the operating system."""
-
-    def __init__(self, seed: int | None) -> None:
-        self._seeded = seed is not None
-        self._generator = np.random.Generator(np.random.PCG64(secrets.randbits(128) if seed is None else seed))
-        self.public_key = self._keys(())  # momenta, proposals, the accept uniform: need not be secret
-
-    def _keys(self, shape: tuple[int, ...]) -> jax.Array:
-        """Return independent keys, of 64 bits each."""
-        count = 2 * int(np.prod(shape, dtype=int))
-        if self._seeded:
-            words = self._generator.integers(0, 2**32, count, dtype=np.uint32)
-        else:
-            words = np.frombuffer(secrets.token_bytes(4 * count), np.uint32)
-        return jax.random.wrap_key_data(jnp.asarray(words.reshape(*shape, 2)), impl="threefry2x32")
-
-    def batches(self, query: BatchGradient, num_records: int, shape: tuple[int, int, int]) -> Batch:
-        """Return the secret batches of a block (draws × thin × chains), a fresh key for every step."""
-        sizes = draw_sizes(self._generator, num_records, query.batch_size, query.sampling, shape)
-        return Batch(self._keys(shape[:2]), jnp.asarray(sizes))
-
-
-def draw_noise(curator: Curator, queries: Queries, random: Random, shape: Shape, block: int | None) -> Noise:
-    """Draw the noise of one block on the host: draws × thin × (…). Steps that will not run get none.
-
-    Without a block none is drawn: zeros of the right shapes, to compile with.
-
-    Of several processes only the first draws; the others hold zeros, until all agree on what the first has drawn.
-    """
-    chains, dimension = shape.num_chains, curator.model.dimension
-    active = 0 if block is None else shape.draws_in(block)
-
-    def draw(query: Any, *rest: int) -> Any:
-        whole = np.zeros((shape.draws_per_block, shape.thin, *rest), np.int64)
-        if query is not None and curator.draws_noise and active:
-            scale = query.lattice(curator.num_records, dimension).noise_scale
-            whole[:active] = curator.noise.draw(scale, (active, shape.thin, *rest))
-        return whole
-
-    batch = None
-    if isinstance(queries.gradient, BatchGradient):
-        size = (shape.draws_per_block, shape.thin, chains)
-        batch = random.batches(queries.gradient, curator.num_records, size)
-    return Noise(
-        draw(queries.gradient, queries.gradients_per_step, chains, dimension), draw(queries.log_ratio, chains), batch
-    )
-
-
 class Program(NamedTuple):
-    """The compiled code of a run. Settings are inputs, records too: it can be used for any others of the same shapes.
+    """The compiled code of a run. The sampler's settings are inputs, so that it serves any others of the same shapes.
 
-    - ``start(records, settings, key, theta, noise) -> state``
-    - ``run(records, settings, state, key, noise, active) -> state, positions, infos``
+    - ``start(inputs, key, theta, noise) -> state``
+    - ``run(inputs, state, key, noise, active) -> state, positions, infos``
     - ``constrain(positions) -> named values``
     """
 
@@ -115,100 +64,53 @@ class Program(NamedTuple):
     constrain: Callable[..., Any]
 
 
-class Settings(NamedTuple):
-    """What may change between runs of the same program: numbers of the queries, and inputs of the sampler."""
-
-    numbers: Any
-    inputs: Any
-
-
-def settings_of(curator: Curator, sampler: Sampler, queries: Queries) -> Settings:
-    """Return a run's settings as arrays in double precision."""
-    asked = oracle_queries(curator, sampler, queries)
-    numbers = curator.passes.oracle_numbers(*asked)
-    inputs = sampler.inputs(curator.model, curator.num_records)
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), Settings(numbers, inputs))
-
-
-def oracle_queries(curator: Curator, sampler: Sampler, queries: Queries) -> tuple[Any, Any]:
-    """Return the queries that the oracle answers; of a sampler without noise, those whose lattices it uses."""
-    if sampler.private:
-        return queries.gradient, queries.log_ratio
-    return curator.passes.noise_free_queries(*_clips(sampler))
-
-
-def _clips(sampler: Any) -> tuple[float | None, float | None]:
-    return getattr(sampler, "gradient_clip", None), getattr(sampler, "ratio_clip", None)
-
-
-def bind_oracle(curator: Curator, sampler: Sampler, queries: Queries) -> Bind:
-    """Return what makes an oracle of traced records: with noise, or, for a research sampler, without."""
-    if sampler.private:
-        return curator.oracle(queries.gradient, queries.log_ratio)
-    return curator.noise_free_oracle_not_private(*_clips(sampler))
-
-
 def compile_run(
-    curator: Curator, sampler: Sampler, queries: Queries, shape: Shape, settings: Settings, theta: jax.Array
+    curator: Curator, sampler: Sampler, queries: Queries, shape: Shape, inputs: Any, theta: jax.Array
 ) -> Program:
     """Compile a run, or take the program of an earlier one. Nothing is run, and no record is looked at.
 
     All of it is compiled here, before anything is charged: who interrupts a compilation has spent nothing.
     """
-    passes, placed = curator.passes, curator.replicated
-    bind = bind_oracle(curator, sampler, queries)
-    # Not the curator and not the settings: what is kept must hold no records.
-    model, num_records = passes.model, passes.num_records
+    if sampler.private:
+        oracle = curator.oracle(queries.gradient, queries.log_ratio)
+    else:
+        clips = getattr(sampler, "gradient_clip", None), getattr(sampler, "ratio_clip", None)
+        oracle = curator.noise_free_oracle_not_private(*clips)
+    # Not the curator: what is kept must hold no records.
+    model, num_records = curator.model, curator.num_records
 
-    def kernel_of(settings: Settings) -> Kernel:
-        return sampler.kernel(model, num_records, settings.inputs)
+    def kernel_of(inputs: Any) -> Kernel:
+        return sampler.kernel(model, num_records, inputs)
 
-    dummy = curator.agree(draw_noise(curator, queries, Random(0), shape, None))
-    key = curator.agree(jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl="threefry2x32"))
-    settings, theta, active = curator.agree((settings, theta, jnp.asarray(0)))
-    at_start = curator.agree(np.zeros((queries.gradients_at_start, *theta.shape), np.int64))
-    name = (
-        type(sampler),
-        sampler.structure,
-        passes.oracle_structure(*oracle_queries(curator, sampler, queries)),
-        queries.gradients_per_step,
-        queries.gradients_at_start,
-        shape._replace(num_draws=0),
-    )
-
-    def make() -> Program:
-        start = compile_start(bind, kernel_of, placed).lower(curator.secret_records, settings, key, theta, at_start)
-        state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), start.out_info)
-        run = compile_block(bind, kernel_of, shape, placed).lower(
-            curator.secret_records, settings, state, key, dummy, active
-        )
-        constrain = jax.jit(jax.vmap(jax.vmap(model.constrain)))
-        return Program(start.compile(), run.compile(), constrain)
-
-    if passes.streams:
-        return make()
-    program: Program = passes.keep(name, make)
-    return program
+    key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl="threefry2x32")
+    name = type(sampler), sampler.structure
+    at_start = curator.blank(Order.start(queries, shape.num_chains))
+    start = curator.compile(("start", *name), start_of(kernel_of), oracle, inputs, key, theta, at_start)
+    order = shape.order(queries, 0)
+    assert order is not None
+    block = inputs, start.out_shapes, key, curator.blank(order), jnp.asarray(0)
+    run = curator.compile(("run", *name), block_of(kernel_of, shape), oracle, *block)
+    return Program(start, run, curator.passes.constrain)
 
 
-def compile_start(bind: Bind, kernel_of: Callable[[Settings], Kernel], placed: Any) -> Any:
-    """Return ``start(records, settings, key, theta, noise) -> state``, to be compiled."""
+def start_of(kernel_of: Callable[[Any], Kernel]) -> Callable[..., Any]:
+    """Return ``start(oracle, inputs, key, theta, noise) -> state``, to be compiled."""
 
-    def start(records: Any, settings: Settings, key: jax.Array, theta: jax.Array, noise: Any) -> Any:
-        return kernel_of(settings).init(key, theta, bind(records, settings.numbers), Noise(noise, None))
+    def start(oracle: Oracle, inputs: Any, key: jax.Array, theta: jax.Array, noise: PaidNoise) -> Any:
+        return kernel_of(inputs).init(key, theta, oracle, noise)
 
-    return jax.jit(start, out_shardings=placed, compiler_options=COMPILER_OPTIONS)
+    return start
 
 
-def compile_block(bind: Bind, kernel_of: Callable[[Settings], Kernel], shape: Shape, placed: Any) -> Any:
-    """Return ``run(records, settings, state, key, noise, active) -> state, positions, infos``, to be compiled.
+def block_of(kernel_of: Callable[[Any], Kernel], shape: Shape) -> Callable[..., Any]:
+    """Return ``run(oracle, inputs, state, key, noise, active) -> state, positions, infos``, to be compiled.
 
     Keeps the last position of every ``thin`` steps and the mean of their infos. Draws from ``active`` on are skipped:
-    the last block of a run may be a short one. ``placed`` says where the results lie: where the next block takes them.
+    the last block of a run may be a short one.
     """
 
-    def run(records: Any, settings: Settings, state: Any, key: jax.Array, noise: Noise, active: jax.Array) -> Any:
-        oracle, kernel = bind(records, settings.numbers), kernel_of(settings)
+    def run(oracle: Oracle, inputs: Any, state: Any, key: jax.Array, noise: PaidNoise, active: jax.Array) -> Any:
+        kernel = kernel_of(inputs)
 
         def one_step(state: Any, inputs: Any) -> Any:
             step_key, step_noise = inputs
@@ -233,7 +135,7 @@ def compile_block(bind: Bind, kernel_of: Callable[[Settings], Kernel], shape: Sh
         state, (positions, infos) = jax.lax.scan(one_draw, state, (places, (keys, noise)))
         return state, positions, infos
 
-    return jax.jit(run, out_shardings=placed, compiler_options=COMPILER_OPTIONS)
+    return run
 
 
 def starting_points(model: Model, init: Any, num_chains: int, key: jax.Array, num_records: int) -> jax.Array:

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmcmc import checks
-from dpmcmc.curator.queries import BatchGradient, Gradient, InvalidCount, LogRatio
 from dpmcmc.errors import BudgetExceededError, ModelError, QueryError
 from dpmcmc.privacy import Budget, PrivacyStatement, StepBudget, smallest_noise_multiplier
 from dpmcmc.privacy.exact import check_number, rounded_down, rounded_up
 from dpmcmc.privacy.gaussian import check_delta
-from dpmcmc.samplers import DPHMC, SAMPLERS, DPPenalty, Queries, Sampler
+from dpmcmc.queries import BatchGradient, Cost, Gradient, InvalidCount, Queries, cost_of, cost_of_answer
+from dpmcmc.samplers import DPHMC, SAMPLERS, DPPenalty, Sampler
 
 # The record check: its noise, in records relative to n, is no finer than is useful, and its price is a small share.
 _CHECK_NOISE_SHARE = 0.005
@@ -80,14 +80,6 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
         return asdict(self) | {"notes": list(self.notes)}
-
-
-class Cost(NamedTuple):
-    """What answers cost, exactly: μ (or steps, for batches), and what discrete noise adds to ε and to δ."""
-
-    spent: Fraction
-    lattice_epsilon: Fraction
-    lattice_delta: Fraction
 
 
 class Funds(NamedTuple):
@@ -197,41 +189,10 @@ def _room(funds: Funds, num_records: int) -> Cost:
     room = Cost(*funds.main.room)
     if funds.record_check is None or funds.check is not funds.main:
         return room
-    return Cost(*map(Fraction.__sub__, room, _cost_of_one(funds.record_check, num_records, 1)))
+    return Cost(*map(Fraction.__sub__, room, cost_of_answer(funds.record_check, num_records, 1)))
 
 
 # -------------------------------------------------------------------------------------------------------- costs
-
-
-def cost_of(
-    queries: Queries, *, num_records: int, dimension: int, num_chains: int, gradients: int, log_ratios: int
-) -> Cost:
-    """Return the exact cost of so many answers of each kind for each chain: fractions, nothing is rounded.
-
-    Parameters
-    ----------
-    queries
-        What the sampler declares.
-    num_records, dimension, num_chains
-        Public sizes of the run.
-    gradients, log_ratios
-        Number of answers of each kind, for each chain.
-    """
-    total = Cost(Fraction(0), Fraction(0), Fraction(0))
-    for query, number in ((queries.gradient, gradients), (queries.log_ratio, log_ratios)):
-        if query is not None and number:
-            each = _cost_of_one(query, num_records, dimension)
-            total = Cost(*(sum_ + num_chains * number * one for sum_, one in zip(total, each, strict=True)))
-    return total
-
-
-def _cost_of_one(query: Gradient | BatchGradient | LogRatio | InvalidCount, num_records: int, dimension: int) -> Cost:
-    """Return the exact cost of one answer. A batch is one step; what that costs is the budget's to know."""
-    lattice = query.lattice(num_records, dimension)
-    mu = 1.0 if isinstance(query, BatchGradient) else query.mu
-    if mu is None:
-        raise QueryError("a log-ratio of constant noise_sd has no cost known beforehand; give noise_multiplier")
-    return Cost(Fraction(mu), Fraction(lattice.lattice_epsilon), Fraction(lattice.lattice_delta))
 
 
 def make_funds(queries: Queries, num_records: int, epsilon: float, delta: float, check_records: bool = True) -> Funds:
@@ -269,7 +230,7 @@ def make_funds(queries: Queries, num_records: int, epsilon: float, delta: float,
     noise_sd = smallest_noise_multiplier(1, allowance) if allowance > 0 else math.inf
     if math.isfinite(noise_sd):
         record_check = InvalidCount(max(_CHECK_NOISE_SHARE * num_records, noise_sd))
-        cost = _cost_of_one(record_check, num_records, 1)
+        cost = cost_of_answer(record_check, num_records, 1)
         if check.can_spend(cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta):
             return Funds(main, check, record_check)
     raise BudgetExceededError(
@@ -521,7 +482,7 @@ def make_statement(
         if isinstance(queries.gradient, BatchGradient):
             set_apart[record_check.kind] = _set_apart(epsilon, delta)
         else:
-            cost = Cost(*map(Fraction.__add__, cost, _cost_of_one(record_check, num_records, 1)))
+            cost = cost + cost_of_answer(record_check, num_records, 1)
     statement = PrivacyStatement(
         private=private,
         mode=mode,

@@ -6,7 +6,6 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,28 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmcmc import checks
-from dpmcmc.curator import Curator, ExactNoise, InvalidCount, NoiseSource, NoNoiseNotPrivate, SeededNoiseNotPrivate
-from dpmcmc.curator import records as placement
-from dpmcmc.curator.curator import exact_arithmetic
+from dpmcmc.curator import (
+    Curator,
+    ExactNoise,
+    NoiseSource,
+    NoNoiseNotPrivate,
+    Order,
+    SeededNoiseNotPrivate,
+    placement,
+)
+from dpmcmc.curator.arithmetic import exact_arithmetic
+from dpmcmc.data import open_source
 from dpmcmc.errors import DPMCMCError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference import planning
 from dpmcmc.inference.blocks import (
     Program,
-    Random,
-    Settings,
     Shape,
     choose_shape,
     compile_run,
-    draw_noise,
-    settings_of,
     starting_points,
 )
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.models import Model
-from dpmcmc.privacy import Budget, StepBudget
+from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
-from dpmcmc.samplers import Noise, Queries, Sampler
+from dpmcmc.samplers import Sampler
 
 
 def sample(
@@ -146,8 +149,7 @@ class _Run(NamedTuple):
     funds: planning.Funds | None
     shape: Shape
     program: Program
-    settings: Settings
-    random: Random
+    inputs: Any
     keys: tuple[jax.Array, jax.Array]
     theta: jax.Array
 
@@ -155,6 +157,11 @@ class _Run(NamedTuple):
     def num_steps(self) -> int:
         """Steps of each chain."""
         return self.shape.num_draws * self.shape.thin
+
+    @property
+    def start_order(self) -> Order:
+        """What the sampler asks before its first step."""
+        return Order.start(self.queries, self.shape.num_chains)
 
     @property
     def record_check(self) -> InvalidCount | None:
@@ -187,21 +194,21 @@ def _prepare(
     check_records: bool,
 ) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
-    funds: list[planning.Funds] = []
-
-    def make_budget(num_records: int) -> Budget | StepBudget:
-        assert epsilon is not None
-        assert delta is not None
-        queries = planning.private_queries(sampler, num_records)
-        funds.append(planning.make_funds(queries, num_records, epsilon, delta, check_records))
-        return funds[0].main
-
     _check_budget_arguments(sampler, epsilon, delta)
+    source = open_source(data)
+    num_records = placement.total_rows(source.num_records)
+    funds, allowed = None, None
+    if epsilon is not None and delta is not None:
+        queries = planning.private_queries(sampler, num_records)
+        funds = planning.make_funds(queries, num_records, epsilon, delta, check_records)
     curator = Curator(
-        model, data, make_budget if sampler.private else None, noise=_noise_source(sampler, seed), devices=devices
+        model,
+        source,
+        None if funds is None else funds.main,
+        noise=_noise_source(sampler, seed),
+        devices=devices,
+        seed=seed,
     )
-    num_records = curator.num_records
-    allowed = None
     if epsilon is not None and delta is not None:
         the_plan = planning.plan(
             sampler,
@@ -216,27 +223,14 @@ def _prepare(
         for note in the_plan.notes:
             warnings.warn(note, DPMCMCWarning, stacklevel=3)
     shape = choose_shape(num_chains, _number_of_steps(num_steps, allowed, thin), thin)
-    random = Random(seed)
-    # Of several processes the first one decides.
-    init_key, state_key, run_key = jax.random.split(placement.agree(random.public_key), 3)
+    init_key, state_key, run_key = jax.random.split(curator.public_key, 3)
     theta = starting_points(model, init, num_chains, init_key, num_records)
     queries = sampler.queries(num_records)
-    settings = settings_of(curator, sampler, queries)
-    program = compile_run(curator, sampler, queries, shape, settings, theta)
-    if funds and funds[0].record_check is not None:
-        curator.compile(funds[0].record_check, theta[:1])
-    return _Run(
-        curator,
-        sampler,
-        queries,
-        funds[0] if funds else None,
-        shape,
-        program,
-        settings,
-        random,
-        (state_key, run_key),
-        theta,
-    )
+    inputs = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sampler.inputs(model, num_records))
+    program = compile_run(curator, sampler, queries, shape, inputs, theta)
+    if funds is not None and funds.record_check is not None:
+        curator.prepare(funds.record_check, theta[:1])
+    return _Run(curator, sampler, queries, funds, shape, program, inputs, (state_key, run_key), theta)
 
 
 def _noise_source(sampler: Sampler, seed: int | None) -> NoiseSource:
@@ -288,77 +282,47 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _charge(run: _Run, *, gradients: int, log_ratios: int) -> None:
-    """Charge so many answers for each chain. Refused or charged as a whole, before any of them is computed."""
-    if run.curator.budget is None:
-        return
-    cost = planning.cost_of(
-        run.queries,
-        num_records=run.curator.num_records,
-        dimension=run.curator.model.dimension,
-        num_chains=run.shape.num_chains,
-        gradients=gradients,
-        log_ratios=log_ratios,
-    )
-    run.curator.budget.spend(cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
-
-
 def _check_records(run: _Run) -> RecordCheck | None:
     """Release how many records count as nothing at the first starting point."""
     if run.funds is None or run.funds.record_check is None or run.funds.check is None:
         return None
-    release = run.curator.ask_from(run.funds.check, run.funds.record_check, np.asarray(run.theta[0]))
+    release = run.curator.ask(run.funds.record_check, np.asarray(run.theta[0]), paid_by=run.funds.check)
     return RecordCheck(
         estimate=float(release.value), noise_sd=float(release.noise_sd), num_records=run.curator.num_records
     )
 
 
-def _start(run: _Run) -> Any:
-    """Charge and ask what the sampler needs before its first step (nothing, for most)."""
-    curator, queries = run.curator, run.queries
-    noise = np.zeros((queries.gradients_at_start, *run.theta.shape), np.int64)
-    if queries.gradients_at_start and queries.gradient is not None:
-        if curator.draws_noise:
-            scale = queries.gradient.lattice(curator.num_records, curator.model.dimension).noise_scale
-            noise = curator.noise.draw(scale, noise.shape)
-        _charge(run, gradients=queries.gradients_at_start, log_ratios=0)
-    inputs = curator.agree((run.settings, run.keys[0], run.theta, noise))
-    return run.program.start(curator.secret_records, *inputs)
+def _refuse_useless(check: RecordCheck | None) -> None:
+    """Stop where most records are no use, for certain: no posterior of the rest is worth a budget."""
+    if check is not None and check.estimate - 6.0 * check.noise_sd > 0.5 * check.num_records:
+        raise RunError(
+            f"about {check.share:.0%} of the records count as nothing: their values are missing, infinite, text, or "
+            "impossible for the model; check the columns and their coding"
+        )
 
 
 def _run_blocks(run: _Run, progress: bool) -> _Outcome:
     """Run all blocks. Whatever ends the run early, what is done comes back: it is paid for."""
-    curator, shape, queries = run.curator, run.shape, run.queries
+    curator, shape = run.curator, run.shape
+    orders = [shape.order(run.queries, block) for block in range(shape.num_blocks + 1)]
     done: list[tuple[NDArray[Any], Any]] = []
     charged = 0
     record_check: RecordCheck | None = None
     stopped: str | None = None
 
-    def draw(block: int) -> Noise:
-        with exact_arithmetic():  # JAX's precision is a setting of the thread
-            return draw_noise(curator, queries, run.random, shape, block)
-
-    beside = ThreadPoolExecutor(max_workers=1)
     try:
         with progress_bar(progress, run.sampler.name, run.num_steps) as report:
             record_check = _check_records(run)
-            state = _start(run)
-            settings = curator.agree(run.settings)
-            coming = beside.submit(draw, 0)
-            for block in range(shape.num_blocks):
-                noise = coming.result()
-                if block + 1 < shape.num_blocks:
-                    coming = beside.submit(draw, block + 1)
-                active = shape.draws_in(block)
+            _refuse_useless(record_check)
+            state = run.program.start(run.inputs, run.keys[0], run.theta, curator.pay(run.start_order))
+            for block, order in enumerate(orders[:-1]):
+                assert order is not None
+                noise = curator.pay(order, orders[block + 1])
+                active = order.draws
                 steps = active * shape.thin
-                _charge(
-                    run,
-                    gradients=steps * queries.gradients_per_step,
-                    log_ratios=steps * queries.log_ratios_per_step,
-                )
                 charged += steps
-                inputs = curator.agree((jax.random.fold_in(run.keys[1], block), noise, jnp.asarray(active)))
-                state, drawn, info = run.program.run(curator.secret_records, settings, state, *inputs)
+                key = jax.random.fold_in(run.keys[1], block)
+                state, drawn, info = run.program.run(run.inputs, state, key, noise, jnp.asarray(active))
                 released = jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[:active], (drawn, info))
                 curator.raise_stream_error()  # the block's draws are worthless if its records could not be read
                 done.append(released)
@@ -368,7 +332,7 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
     except Exception as error:
         stopped = _reason(error)
     finally:
-        beside.shutdown(wait=False, cancel_futures=True)
+        curator.stop_drawing()
     if stopped is None:
         return _Outcome(done, charged, record_check, False, [])
     if not done:

@@ -23,7 +23,16 @@ from jax.extend.core import primitives
 
 from dpmcmc.errors import ModelError
 
-__all__ = ["ALLOWED", "Traced", "check_constants", "fingerprint", "trace", "trace_likelihood", "trace_scalar"]
+__all__ = [
+    "ALLOWED",
+    "Traced",
+    "check_constants",
+    "fingerprint",
+    "refuse_host_access",
+    "trace",
+    "trace_likelihood",
+    "trace_scalar",
+]
 
 # The objects themselves, not their names: another package may call a primitive of its own "add".
 # fmt: off
@@ -130,7 +139,7 @@ def trace_likelihood(function: Callable[..., Any], theta: Any, record: Any) -> T
         trace("the gradient of log_likelihood", jax.grad(function), theta, record)[0],
     )
     for closed in traced:
-        _refuse_host_access(closed)
+        refuse_host_access("log_likelihood", closed)
         _check_primitives(closed.jaxpr, [False] + [True] * (len(closed.jaxpr.invars) - 1))
     return traced
 
@@ -232,13 +241,14 @@ def _check_equation(equation: Any) -> None:
         _check_primitives(inner, [True] * len(inner.invars))
 
 
-def _refuse_host_access(closed: Any) -> None:
+def refuse_host_access(name: str, closed: Any) -> None:
+    """Refuse a program that leaves the compiled code, where it could print or store what it sees."""
     names = set(_primitive_names(closed.jaxpr))
     reaching = sorted(name for name in names if "callback" in name or name in _HOST_PRIMITIVES)
     if reaching or closed.effects:
         found = ", ".join(reaching) or ", ".join(sorted(type(effect).__name__ for effect in closed.effects))
         raise ModelError(
-            f"log_likelihood reaches out of the compiled program ({found}) and could show records; remove "
+            f"{name} reaches out of the compiled program ({found}) and could show records; remove "
             "jax.debug.print, callbacks and other side effects from it."
         )
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from dpmcmc.data.tables import Records, copy_records, one_record_struct
 from dpmcmc.errors import ModelError
 from dpmcmc.models import allowed
 from dpmcmc.models.parameters import Parameter, ParameterSpace
-from dpmcmc.models.records import Records, copy_records, one_record_struct
 
 __all__ = ["Model"]
 
@@ -131,7 +131,7 @@ class Model:
         return self.unconstrain(self.sample_prior(key))
 
     def prepare_records(self, data: Any) -> tuple[Records, int]:
-        """Copy data into NumPy records and count them; see :func:`dpmcmc.models.records.copy_records`.
+        """Copy data into NumPy records and count them; see :func:`dpmcmc.data.tables.copy_records`.
 
         Raises
         ------

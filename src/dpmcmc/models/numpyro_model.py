@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
+from dpmcmc.data.tables import Records, copy_records
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models.model import Model
 from dpmcmc.models.parameters import Parameter, ParameterSpace
-from dpmcmc.models.records import Records, copy_records
 
 __all__ = ["NumpyroModel", "from_numpyro"]
 

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpmcmc.data.tables import Records
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models.model import Model
 from dpmcmc.models.parameters import Parameter
-from dpmcmc.models.records import Records
 
 __all__ = ["Banana", "GaussianMean"]
 
@@ -42,6 +42,8 @@ class VectorModel(Model):
             raise DataError(
                 f"data has shape {records.shape}; give an array of shape (number of records, {self.num_columns})."
             )
+        if records.dtype.kind != "f":
+            records = records.astype(np.float64)
         return records, num_records
 
     def _column_means(self, data: Any) -> tuple[NDArray[np.float64], int]:

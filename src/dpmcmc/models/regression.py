@@ -16,10 +16,10 @@ from jax.scipy.special import digamma, gammaln
 from numpy.typing import NDArray
 from numpyro import distributions as dist
 
+from dpmcmc.data.tables import Records
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models.model import Model
 from dpmcmc.models.parameters import Parameter
-from dpmcmc.models.records import Records
 
 __all__ = [
     "LinearRegression",

@@ -4,6 +4,7 @@ It counts public costs only, exactly, and under a lock. It does not know what a 
 answers a query spends here *before* touching a record.
 """
 
+import os
 import threading
 from fractions import Fraction
 from typing import ClassVar, NoReturn
@@ -30,6 +31,7 @@ class _Filter:
         self._epsilon = check_number("epsilon", epsilon, above=0.0)
         self._delta = check_delta(delta)
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._total = Fraction(self._price(self._epsilon, self._delta))
         self._spent = Fraction(0)
         self._lattice_epsilon_reserved = Fraction(0)
@@ -145,6 +147,11 @@ class _Filter:
             If a cost is not a finite number ≥ 0.
         """
         costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
+        if os.getpid() != self._process:
+            raise NotPrivateError(
+                "this budget was made in another process, and a forked copy of it would be spent twice; make the budget "
+                "and ask in one process"
+            )
         with self._lock:
             refusal = self._refusal(*costs)
             if refusal is not None:

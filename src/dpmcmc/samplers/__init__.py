@@ -1,6 +1,6 @@
 """The samplers: one file each, written against the oracle. None of them ever sees a record."""
 
-from dpmcmc.samplers.base import Kernel, Noise, Queries, Sampler
+from dpmcmc.samplers.base import Kernel, Sampler
 from dpmcmc.samplers.dp_hmc import DPHMC
 from dpmcmc.samplers.dp_penalty import DPPenalty
 from dpmcmc.samplers.dp_sgld import DPSGLD
@@ -21,7 +21,5 @@ __all__ = [
     "SAMPLERS",
     "DPPenalty",
     "Kernel",
-    "Noise",
-    "Queries",
     "Sampler",
 ]

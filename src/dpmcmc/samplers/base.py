@@ -1,6 +1,6 @@
 """What every sampler is: settings, the queries that they declare, and a pair of pure functions.
 
-A sampler sees an :class:`~dpmcmc.curator.oracle.Oracle` and the model's public prior, never data. All chains are
+A sampler sees an :class:`~dpmcmc.queries.Oracle` and the model's public prior, never data. All chains are
 advanced together: positions have shape chains × dimension.
 """
 
@@ -13,31 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.curator.oracle import Oracle
-from dpmcmc.curator.queries import BatchGradient, Gradient, LogRatio
 from dpmcmc.errors import ModelError
 from dpmcmc.models import Model
-
-
-class Queries(NamedTuple):
-    """What a sampler asks of the data for each chain; a counting oracle in the tests holds it to this."""
-
-    gradient: Gradient | BatchGradient | None = None
-    log_ratio: LogRatio | None = None
-    gradients_per_step: int = 0
-    log_ratios_per_step: int = 0
-    gradients_at_start: int = 0
-
-
-class Noise(NamedTuple):
-    """Integer noise for one step (or for the start), drawn by the host, and the secret batches of a minibatch sampler.
-
-    gradient: gradients × chains × dimension. log_ratio: chains. batch: see ``Oracle.batch_gradient``.
-    """
-
-    gradient: Any
-    log_ratio: Any
-    batch: Any = None
+from dpmcmc.queries import Oracle, PaidNoise, Queries
 
 
 class Kernel(NamedTuple):
@@ -46,8 +24,8 @@ class Kernel(NamedTuple):
     A state has a field ``position``; an info holds released quantities only.
     """
 
-    init: Callable[[jax.Array, jax.Array, Oracle, Noise], Any]
-    step: Callable[[jax.Array, Any, Oracle, Noise], tuple[Any, Any]]
+    init: Callable[[jax.Array, jax.Array, Oracle, PaidNoise], Any]
+    step: Callable[[jax.Array, Any, Oracle, PaidNoise], tuple[Any, Any]]
 
 
 class Sampler(Protocol):

@@ -21,12 +21,11 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.checks import choice, convert_count, convert_positive
-from dpmcmc.curator.oracle import Oracle
-from dpmcmc.curator.queries import Gradient, LogRatio
 from dpmcmc.errors import QueryError
 from dpmcmc.models import Model
+from dpmcmc.queries import Gradient, LogRatio, Oracle, PaidNoise, Queries
 from dpmcmc.samplers.acceptance import choose, penalty_test
-from dpmcmc.samplers.base import Kernel, Noise, Queries, log_prior_of
+from dpmcmc.samplers.base import Kernel, log_prior_of
 from dpmcmc.samplers.halton import randomised_halton
 from dpmcmc.samplers.integrators import (
     INTEGRATORS,
@@ -154,12 +153,12 @@ def build_kernel(model: Model, inputs: Inputs, leapfrog: Leapfrog, jitter: Jitte
     def estimate(oracle: Oracle, theta: jax.Array, noise: jax.Array) -> jax.Array:
         return oracle.gradient(theta, noise).value + log_prior.gradient(theta)
 
-    def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: Noise) -> State:
+    def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: PaidNoise) -> State:
         gradient = estimate(oracle, theta, noise.gradient[0]) if leapfrog == "cached" else jnp.zeros_like(theta)
         shift = jax.random.uniform(key, (len(theta),), dtype=jnp.float64)
         return State(theta, gradient, shift, jnp.zeros((), jnp.uint32))
 
-    def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
+    def step(key: jax.Array, state: State, oracle: Oracle, noise: PaidNoise) -> tuple[State, Info]:
         momentum_key, accept_key = jax.random.split(key)
         halton = randomised_halton(state.jitter_shift, state.iteration)
         eta = inputs.step_size * jittered(halton, jitter)

@@ -21,12 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.checks import choice, convert_positive
-from dpmcmc.curator.oracle import Oracle
-from dpmcmc.curator.queries import LogRatio
 from dpmcmc.errors import QueryError
 from dpmcmc.models import Model
+from dpmcmc.queries import LogRatio, Oracle, PaidNoise, Queries
 from dpmcmc.samplers.acceptance import choose, penalty_test
-from dpmcmc.samplers.base import Kernel, Noise, Queries, log_prior_of, per_coordinate
+from dpmcmc.samplers.base import Kernel, log_prior_of, per_coordinate
 
 Update = Literal["all", "one_component", "guided"]
 
@@ -112,10 +111,10 @@ def build_kernel(model: Model, scale: jax.Array, update: Update) -> Kernel:
         mask = jax.nn.one_hot(chosen, model.dimension, dtype=jnp.float64)
         return mask * (direction * jnp.abs(length) if update == "guided" else length), mask
 
-    def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: Noise) -> State:
+    def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: PaidNoise) -> State:
         return State(theta, 2.0 * jax.random.bernoulli(key, 0.5, theta.shape) - 1.0)
 
-    def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
+    def step(key: jax.Array, state: State, oracle: Oracle, noise: PaidNoise) -> tuple[State, Info]:
         move_key, accept_key = jax.random.split(key)
         jump, moved = move(move_key, state.direction)
         proposal = state.position + jump

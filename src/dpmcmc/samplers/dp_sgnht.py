@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.checks import choice, convert_count, convert_positive
-from dpmcmc.curator.oracle import Oracle
-from dpmcmc.curator.queries import BatchGradient, Sampling
 from dpmcmc.models import Model
-from dpmcmc.samplers.base import Kernel, Noise, Queries, log_prior_of
+from dpmcmc.queries import BatchGradient, Oracle, PaidNoise, Queries
+from dpmcmc.queries.batch_gradient import Sampling
+from dpmcmc.samplers.base import Kernel, log_prior_of
 
 
 class State(NamedTuple):
@@ -99,11 +99,11 @@ class DPSGNHT:
         log_prior = log_prior_of(model)
         size, weight, diffusion = self.inputs(model, num_records) if inputs is None else inputs
 
-        def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: Noise) -> State:
+        def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: PaidNoise) -> State:
             momentum = jax.random.normal(key, theta.shape, dtype=jnp.float64)
             return State(theta, momentum, jnp.full(len(theta), diffusion))
 
-        def step(key: jax.Array, state: State, oracle: Oracle, noise: Noise) -> tuple[State, Info]:
+        def step(key: jax.Array, state: State, oracle: Oracle, noise: PaidNoise) -> tuple[State, Info]:
             release = oracle.batch_gradient(state.position, noise.batch, noise.gradient[0])
             force = log_prior.gradient(state.position) + weight * release.value
             friction = state.thermostat[:, None] * state.momentum

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.models import Model
-from dpmcmc.samplers.base import Kernel, Queries
+from dpmcmc.queries import Queries
+from dpmcmc.samplers.base import Kernel
 from dpmcmc.samplers.dp_hmc import JITTERS, Inputs, Jitter, Leapfrog, build_kernel, make_inputs
 from dpmcmc.samplers.integrators import INTEGRATORS, gradients_per_step
 

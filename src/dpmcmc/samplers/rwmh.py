@@ -13,7 +13,8 @@ import jax
 
 from dpmcmc.checks import choice, convert_positive
 from dpmcmc.models import Model
-from dpmcmc.samplers.base import Kernel, Queries, per_coordinate
+from dpmcmc.queries import Queries
+from dpmcmc.samplers.base import Kernel, per_coordinate
 from dpmcmc.samplers.dp_penalty import Update, build_kernel, check_proposal_scale
 
 

@@ -20,9 +20,10 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
 from dpmcmc.curator.batches import Batch, draw_rows
-from dpmcmc.curator.queries import MAX_TILE_ROWS
-from dpmcmc.curator.sums import Kernel, join, stored
+from dpmcmc.curator.kernels import TileKernel, join
+from dpmcmc.curator.tiles import stored
 from dpmcmc.errors import QueryError
+from dpmcmc.queries.lattice import MAX_TILE_ROWS
 
 _AXIS = "records"
 # How the curator's sums are compiled. The first two make the rounding of a record's floats independent of what stands
@@ -68,6 +69,27 @@ def rows_of_processes(local: int) -> list[int]:
     if jax.process_count() == 1:
         return [local]
     return [int(count) for count in np.ravel(multihost_utils.process_allgather(np.asarray(local, np.int32)))]
+
+
+def total_rows(local: int) -> int:
+    """Return how many rows all processes hold together."""
+    return sum(rows_of_processes(local))
+
+
+def is_first_process() -> bool:
+    """Whether this process draws the noise: of several, only the first does; it is then agreed upon."""
+    return jax.process_index() == 0
+
+
+def agree_everywhere(mesh: Mesh, tree: Any) -> Any:
+    """Return process 0's values, replicated on all devices; arrays that lie there already are left alone."""
+    if jax.process_count() == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    placed = [isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) == mesh.size for leaf in leaves]
+    fresh = replicate(mesh, agree([leaf for leaf, there in zip(leaves, placed, strict=True) if not there]))
+    rest = iter(fresh)
+    return structure.unflatten([leaf if there else next(rest) for leaf, there in zip(leaves, placed, strict=True)])
 
 
 def agree(tree: Any) -> Any:
@@ -133,7 +155,7 @@ class Layout(NamedTuple):
         return np.array(spans, np.int64)
 
 
-def pad_rows(kernel: Kernel, records: Any, count: int, padded: int) -> Any:
+def pad_rows(kernel: TileKernel, records: Any, count: int, padded: int) -> Any:
     """Compute what depends on one record alone, and pad with zeros, masked out by the column ``real``."""
 
     def pad(column: Any) -> Any:
@@ -146,7 +168,7 @@ def pad_rows(kernel: Kernel, records: Any, count: int, padded: int) -> Any:
     return {**tree, "real": np.arange(padded) < count}
 
 
-def place(kernel: Kernel, records: Any, layout: Layout) -> Any:
+def place(kernel: TileKernel, records: Any, layout: Layout) -> Any:
     """Pad this process's rows and put them on its devices."""
     sharding = NamedSharding(layout.mesh, P(_AXIS))
     process = jax.process_index()
@@ -162,7 +184,7 @@ def place(kernel: Kernel, records: Any, layout: Layout) -> Any:
 
 def sum_over_tiles(
     mesh: Mesh,
-    kernel: Kernel,
+    kernel: TileKernel,
     num_records: int,
     tile_sum: Callable[..., Any],
     records: Any,
@@ -213,7 +235,7 @@ def sum_over_tiles(
 
 def sum_over_batches(
     layout: Layout,
-    kernel: Kernel,
+    kernel: TileKernel,
     rows: int,
     batch_sum: Callable[..., jax.Array],
     records: Any,
@@ -232,8 +254,7 @@ def sum_over_batches(
             looked_up = jnp.where(here, index - start, 0)
 
             def cut() -> Any:
-                needed = {name: column for name, column in local.items() if not name.startswith("for_")}
-                return kernel.cut(jax.tree.map(lambda column: column[looked_up], needed))
+                return kernel.cut(jax.tree.map(lambda column: column[looked_up], kernel.needs_for_batches(local)))
 
             tile = {**stored(cut, always), "real": chosen & here, "here": always}
             tile = kernel.load(tile, True)

@@ -8,7 +8,7 @@ booleans into objects. So what such dtypes turn into each other has to become th
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpmcmc.errors import DataError
 
-__all__ = ["Records", "copy_records", "one_record_struct"]
+__all__ = ["OpenRecords", "Records", "copy_records", "one_record_struct"]
 
 Records: TypeAlias = NDArray[Any] | dict[str, NDArray[Any]]
 
@@ -24,8 +24,16 @@ _ARROW_FLOATS = {"halffloat", "float", "double"}
 # A column of nothing but missing values has a type of its own: "null" in Arrow, "Null" in Polars.
 _ARROW_INTEGERS = {"null", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _CATEGORIES = ("categor", "dictionary", "enum")
+_WORDS = {"true": 1.0, "false": 0.0}
 _TEXT = ("string", "large_string", "utf8", "binary", "large_binary")
 _DATES = ("date", "time", "duration", "period", "interval")
+
+
+class OpenRecords(NamedTuple):
+    """Records that were copied into NumPy once, so that their number is known before anything is done with them."""
+
+    records: Records
+    num_records: int
 
 
 def copy_records(data: Any) -> tuple[Records, int]:
@@ -42,8 +50,8 @@ def copy_records(data: Any) -> tuple[Records, int]:
     records, num_records
         Arrays keep their dtype if it is boolean or an integer, or float32; any other floating dtype becomes float64.
         Columns of tables and series become floating point, integers and booleans too, with NaN for missing, *whether
-        or not* a value is missing. So do arrays and columns of objects; what is no number in them (None, text, a
-        number too large) becomes NaN.
+        or not* a value is missing. So do objects and text, since one entry that is no number makes a column that: what
+        is no number in them (None, a word, a number too large) becomes NaN.
 
     Examples
     --------
@@ -53,12 +61,14 @@ def copy_records(data: Any) -> tuple[Records, int]:
     >>> copy_records({"y": np.array([True, None, 1.5], dtype=object)})[0]["y"]
     array([1. , nan, 1.5])
     """
+    if isinstance(data, OpenRecords):
+        return data
     if isinstance(data, Mapping):
         return _copy_columns(dict(data.items()))
     table = _table_columns(data, "data")
     if table is not None:
         return _copy_columns(table)
-    array = _copy_column(data, "data")
+    array = copy_column(data, "data")
     if array.shape[0] == 0:
         raise DataError("data has 0 rows; give at least one record.")
     return array, array.shape[0]
@@ -115,17 +125,17 @@ def _copy_field(field: Any, label: str) -> NDArray[Any]:
     """One column, or a table as an array of rows × columns."""
     table = _table_columns(field, label)
     if table is None:
-        return _copy_column(field, label)
+        return copy_column(field, label)
     if not table:
         raise DataError(f"{label} is a table without columns; give at least one.")
-    columns = [_copy_column(column, f"column {name!r} of {label}") for name, column in table.items()]
+    columns = [copy_column(column, f"column {name!r} of {label}") for name, column in table.items()]
     shapes = {column.shape for column in columns}
     if len(shapes) > 1 or columns[0].ndim != 1:
         raise DataError(f"{label} is a table of columns of shapes {sorted(shapes)}; give one entry per record in each.")
     return np.stack(columns, axis=1)
 
 
-def _copy_column(column: Any, label: str) -> NDArray[Any]:
+def copy_column(column: Any, label: str) -> NDArray[Any]:
     """One column as a fresh NumPy array of a numeric dtype, or a DataError without any of its values."""
     why_not = _why_not(column)
     array = None
@@ -159,7 +169,10 @@ def _convert(column: Any) -> NDArray[Any] | None:
     """Convert by dtype alone; None for types whose NumPy dtype would depend on their values."""
     if isinstance(column, np.ndarray | jax.Array):
         array = np.array(column, order="C")
-        return _numbers_of_objects(array) if array.dtype == object else array
+        return _numbers_of_objects(array) if array.dtype.kind in "OUST" else array
+    if _is_text(column):
+        entries = column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+        return np.array([_number(entry) for entry in entries], np.float64)
     if hasattr(column, "cast") and hasattr(column, "type"):  # PyArrow Array or ChunkedArray
         type_name = str(column.type)
         if type_name in _ARROW_INTEGERS:
@@ -168,7 +181,7 @@ def _convert(column: Any) -> NDArray[Any] | None:
     dtype: Any = getattr(column, "dtype", None)
     if isinstance(dtype, np.dtype) and hasattr(column, "__array__"):  # pandas Series and the like
         array = np.array(column, order="C")
-        if array.dtype == object:
+        if array.dtype.kind in "OUST":
             return _numbers_of_objects(array)
         return array.astype(np.float64) if array.dtype.kind in "biu" else array
     if hasattr(dtype, "is_integer") and hasattr(dtype, "is_float"):  # Polars Series
@@ -177,6 +190,8 @@ def _convert(column: Any) -> NDArray[Any] | None:
         if dtype.is_integer() or str(dtype) in ("Boolean", "Null"):
             return np.array(column.cast(float).to_numpy())
         return None
+    if getattr(dtype, "kind", "") == "O" and hasattr(column, "to_numpy"):  # an extension array of objects
+        return _numbers_of_objects(np.array(column.to_numpy(dtype=object)))
     numeric = getattr(dtype, "kind", "O") in "biuf" or str(dtype) == "null[pyarrow]"
     if numeric and hasattr(column, "to_numpy"):  # pandas' nullable dtypes
         return np.array(column.to_numpy(dtype="float64", na_value=np.nan))
@@ -187,9 +202,17 @@ def _numbers_of_objects(array: NDArray[Any]) -> NDArray[np.float64]:
     return np.array([_number(entry) for entry in array.ravel()], np.float64).reshape(array.shape)
 
 
+def _is_text(column: Any) -> bool:
+    """Whether a column of a table is text, by its type. (One entry that is no number makes readers call it that.)"""
+    name = str(getattr(column, "dtype", getattr(column, "type", ""))).lower()
+    return name == "str" or name.startswith(_TEXT)
+
+
 def _number(entry: Any) -> float:
-    """The number that an object is, or NaN: never an error, which would tell of a value."""
+    """The number that an object is, or that a text says, or NaN: never an error, which would tell of a value."""
     try:
+        if isinstance(entry, str):
+            return _WORDS[entry.strip().lower()] if entry.strip().lower() in _WORDS else float(entry)
         is_number = isinstance(entry, bool | int | float | np.bool_ | np.integer | np.floating)
         # NumPy takes differences of dates for integers.
         return float(entry) if is_number and not isinstance(entry, np.timedelta64) else np.nan
@@ -226,11 +249,6 @@ def _why_not(column: Any) -> str | None:
         return (
             "is categorical, which is not numeric; encode it by a public list of categories: column.cat.codes in "
             "pandas, column.to_physical() in Polars (categories that were found in the data are themselves secret)"
-        )
-    if kind in tuple("UST") or dtype_name == "str" or dtype_name.startswith(_TEXT):
-        return (
-            "is text, which is not numeric; encode it by a public list of levels, for example "
-            '(table["sex"] == "f") for a column of two'
         )
     if kind in tuple("Mm") or dtype_name.startswith(_DATES):
         return (

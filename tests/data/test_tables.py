@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpmcmc.errors import DataError
-from dpmcmc.models.records import copy_records
+from dpmcmc.data.tables import copy_records
 
 SECRET = "Johannes-1234"
 

@@ -1,0 +1,40 @@
+"""The way into the house: open what a user calls data, once. The number of records is known from here on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from dpmcmc.data.tables import OpenRecords, copy_records
+from dpmcmc.errors import DataError
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """Records that are read again for every question, a chunk at a time: see :class:`dpmcmc.data.ParquetRecords`."""
+
+    num_records: int
+
+    def chunks(self, rows: int) -> Iterator[Any]:
+        """Yield all records in order, ``rows`` at a time; the last chunk may be shorter."""
+        ...
+
+
+Source = OpenRecords | Stream
+
+
+def open_source(data: Any) -> Source:
+    """Copy data into NumPy, or take a stream as it is. Both have ``num_records``.
+
+    Raises
+    ------
+    DataError
+        The data are empty, not numeric, ragged or without rows. The message holds no value of a record.
+    """
+    if isinstance(data, OpenRecords):
+        return data
+    if isinstance(data, Stream):
+        if data.num_records < 1:
+            raise DataError("data has 0 rows; give at least one record.")
+        return data
+    return OpenRecords(*copy_records(data))

@@ -1,0 +1,128 @@
+"""A quantile of the records' gradient norms or log-ratios, from a noisy histogram."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmcmc.checks import choice, convert_positive
+from dpmcmc.errors import QueryError
+from dpmcmc.privacy.gaussian import gaussian_cost
+from dpmcmc.queries.base import Answer, Kernel, Query, Total
+from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
+from dpmcmc.queries.release import noised
+
+Magnitude = Literal["gradient", "log_ratio"]
+
+
+class Quantile(NamedTuple):
+    """Answer to a NormQuantile: the estimate, the noisy histogram that it was read from, and the grid."""
+
+    estimate: Any
+    histogram: Any
+    edges: Any
+
+
+@dataclass(frozen=True)
+class NormQuantile(Query):
+    """Quantile of the per-record norms of the gradient (or of |log-ratio|s), from a noisy log₂ histogram.
+
+    One record moves one unit between two bins: sensitivity √2 for all counts together. The estimate is the
+    upper edge of the bin in which the noisy cumulated count reaches the quantile. Take moderate quantiles
+    (90 %) and few bins: the noise of all bins below adds up.
+
+    Parameters
+    ----------
+    quantile
+        In (0, 1).
+    noise_multiplier
+        τ: the counts have noise of sd √2·τ. Cost μ = 1/(2τ²).
+    lower_exponent, upper_exponent
+        The grid runs from 2^lower_exponent to 2^upper_exponent; the first and last bin catch the rest.
+    bins_per_octave
+        How many bins a factor of 2 is split into.
+    of
+        "gradient" or "log_ratio" (then the question takes a proposal).
+    """
+
+    quantile: float
+    noise_multiplier: float
+    lower_exponent: int = -16
+    upper_exponent: int = 16
+    bins_per_octave: int = 1
+    of: Magnitude = "gradient"
+    kind: ClassVar[str] = "quantile"
+    sensitivity: ClassVar[float] = math.sqrt(2.0)
+
+    def __post_init__(self) -> None:
+        convert_positive(self, "quantile", "noise_multiplier")
+        if not self.quantile < 1.0:
+            raise QueryError(f"quantile = {self.quantile!r} is not in (0, 1); 0.9 is a good choice")
+        if not self.lower_exponent < self.upper_exponent or self.bins_per_octave < 1:
+            raise QueryError(
+                f"the grid 2^{self.lower_exponent} to 2^{self.upper_exponent} with {self.bins_per_octave} bins per "
+                "octave is empty; lower_exponent must be below upper_exponent and bins_per_octave at least 1"
+            )
+        if max(abs(self.lower_exponent), abs(self.upper_exponent)) > 300:
+            raise QueryError("lower_exponent and upper_exponent must lie within ±300")
+        choice("of", self.of, ("gradient", "log_ratio"))
+
+    @property
+    def mu(self) -> float:
+        """Cost of one release, 1/(2τ²), rounded up."""
+        return gaussian_cost(self.noise_multiplier)
+
+    @property
+    def edges(self) -> list[float]:
+        """Inner edges of the bins; there is one more bin than edges."""
+        steps = (self.upper_exponent - self.lower_exponent) * self.bins_per_octave
+        return [2.0 ** (self.lower_exponent + j / self.bins_per_octave) for j in range(steps + 1)]
+
+    def lattice(self, num_records: int, dimension: int) -> Lattice:
+        """Choose the integers: a record adds K to its bin."""
+        bound = 2 ** lattice_bits(num_records, self.noise_multiplier)
+        scale = scaled_noise(self.sensitivity, bound, self.noise_multiplier)
+        return Lattice(bound, self.sensitivity * bound, scale, len(self.edges) + 1)
+
+    @property
+    def needs_proposal(self) -> bool:
+        """For log-ratios it is about two parameter vectors."""
+        return self.of == "log_ratio"
+
+    def tile_sum(self, kernel: Kernel) -> Callable[..., Any]:
+        """Count the records of each bin."""
+
+        def histogram(tile: Any, theta: jax.Array, *rest: jax.Array) -> jax.Array:
+            size, counts = kernel.magnitudes(tile, theta, rest[0] if self.needs_proposal else None)
+            position = jnp.sum(size[..., None] >= rest[-1], axis=-1)
+            bins = position[..., None] == jnp.arange(rest[-1].size + 1)
+            return jnp.sum(jnp.where(counts[..., None], bins, False), axis=-2)
+
+        return histogram
+
+    def release(
+        self, total: Total, theta: Any, proposal: Any, noise: list[Any], public: Any, num_records: int
+    ) -> Answer:
+        """Read the quantile off the noisy histogram."""
+        chains, edges = len(theta), np.asarray(self.edges)
+        lattice = self.lattice(num_records, np.shape(theta)[-1])
+        histogram = noised(total(self, theta, proposal, edges) * lattice.bound, noise[0]) / lattice.bound
+        estimate = read_quantile(histogram, edges, self.quantile * num_records)
+        value = Quantile(estimate, histogram, np.broadcast_to(edges, (chains, len(edges))))
+        sd = np.full(chains, lattice.noise_scale / lattice.bound)
+        return Answer(value, sd, np.full(chains, self.mu))
+
+
+def read_quantile(histogram: NDArray[Any], edges: NDArray[Any], target: float) -> NDArray[Any]:
+    """Return the upper edge of the bin where the noisy cumulated count first reaches ``target``; the last if none."""
+    cumulated = np.cumsum(histogram, axis=-1)[:, : len(edges)]
+    reached = cumulated >= target
+    first = np.where(reached.any(axis=-1), reached.argmax(axis=-1), len(edges) - 1)
+    return np.asarray(edges[first])
