@@ -117,8 +117,10 @@ def noise_for_steps(
     --------
     A thousand steps of DP-HMC with 10 gradients each, half of the budget for the accept test:
 
-    >>> noise = noise_for_steps(4.0, 1e-6, num_steps=250, num_chains=4, queries_per_step={"gradient": 10, "log_ratio": 1},
-    ...                         shares={"gradient": 0.5, "log_ratio": 0.5})
+    >>> noise = noise_for_steps(
+    ...     4.0, 1e-6, num_steps=250, num_chains=4,
+    ...     queries_per_step={"gradient": 10, "log_ratio": 1}, shares={"gradient": 0.5, "log_ratio": 0.5},
+    ... )
     >>> {kind: round(value, 2) for kind, value in noise.items()}
     {'gradient': 168.79, 'log_ratio': 53.38}
     """
