@@ -1,6 +1,7 @@
-"""What is measured in a process of its own: peak memory, which cannot be reset, and devices, fixed when JAX starts.
+"""The two measurements that need a process of their own.
 
-Run as ``python -m dpmcmc.benchmarks.child NAME ARGUMENTS`` with JSON arguments; prints JSON.
+Peak memory cannot be reset within a process, and the number of devices is fixed when JAX starts.
+Run as ``python -m benchmarks.child NAME ARGUMENTS`` with JSON arguments; prints JSON.
 """
 
 import gc
@@ -10,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import dpmcmc
-from dpmcmc.benchmarks.contestants import DELTA, EPSILON, curator_of, dp_hmc, private_gradient
-from dpmcmc.benchmarks.machine import memory_in_use
-from dpmcmc.benchmarks.problems import Problem, logistic
-from dpmcmc.benchmarks.timing import Pace, interleave
+from benchmarks.contestants import DELTA, EPSILON, curator_of, dp_hmc, private_gradient
+from benchmarks.machine import memory_in_use
+from benchmarks.problems import Problem, logistic
+from benchmarks.timing import Pace, interleave
 
 _SMALL = 2_000
 
@@ -23,8 +24,8 @@ def memory(num_records: int, num_chains: int) -> dict[str, float]:
 
     Peak resident memory of ``dpmcmc.sample`` (DP-HMC on the logistic regression, two draws of two leapfrog steps:
     more of them take no more memory), minus what this process had after it had imported everything and run the same on
-    2000 records, minus the bytes of the data set as the caller holds it (float32). The curator's own copy of the
-    records, whatever it stores beside them, and what compiling takes count as above.
+    2000 records, minus the bytes of the data set as the caller holds it (float32). So the result contains the
+    curator's own copy of the records, what it stores with them, and what compiling takes.
     """
     _short_run(logistic(_SMALL), num_chains)
     gc.collect()
@@ -54,8 +55,8 @@ def _short_run(problem: Problem, num_chains: int) -> None:
     )
 
 
-def devices(num_records: int, num_chains: int, numbers: list[int], pace: list[float]) -> dict[str, Any]:
-    """Return the times of a gradient with the records spread over each number of devices, in turns."""
+def devices(num_records: int, num_chains: int, numbers: list[int], pace: list[float]) -> dict[str, list[float]]:
+    """Return the fields of the :class:`Timing` of a gradient, with the records spread over each number of devices."""
     problem = logistic(num_records)
     theta = problem.starts(num_chains)
     contestants = {

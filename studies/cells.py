@@ -1,8 +1,8 @@
 """One cell of a study: one run of one algorithm, what it is compared with, and its row of results.
 
-A cell is a few plain values, and everything else follows from them: data, reference, starting points, seeds and
-settings. It can therefore be run in any process, in any order and at any time. The data are synthetic; every run is
-seeded or without noise and hence marked as not private.
+A cell is a few plain values; data, reference, starting points, seeds and settings are computed from them. So it can be
+run in any process, in any order and at any time. The data are synthetic; every run is seeded or without noise and
+hence marked as not private.
 """
 
 import functools
@@ -21,21 +21,23 @@ from numpy.typing import NDArray
 
 import dpmcmc
 from dpmcmc import privacy
-from dpmcmc.curator import ClipCount, NoNoiseNotPrivate
+from dpmcmc.curator import BatchGradient, ClipCount, NoNoiseNotPrivate
 from dpmcmc.errors import BudgetExceededError, DPMCMCError, DPMCMCWarning, QueryError
 from dpmcmc.output import replace_file
-from dpmcmc.studies import discrepancy, settings
+from studies import discrepancy, settings
 
 Array = NDArray[np.float64]
+Result = dict[str, str | float | bool]
+"""What is found for a cell: plain values, by the names of the columns of ``tables.columns``."""
 
-# Raised when a change of the code makes earlier results of the same settings worthless.
+# To be increased when a change of the code makes earlier results of the same settings worthless.
 _FORMAT = 1
 # Kept draws of each chain at which clipped gradients are counted, and moves of all chains for clipped ratios.
 _NUM_CLIP_STATES = 40
 _NUM_CLIP_MOVES = 160
 _MIN_STEPS = 4
-# Work in units of one record and one coordinate of a pass over all records. To choose and fetch a record of a batch
-# takes several times as long as to evaluate it; to trace and load a compiled run takes seconds whatever its length.
+# `Cell.work` counts 1 for each coordinate of each record in a pass over all records. A record of a random batch counts
+# more, because it has to be chosen and fetched; and every run takes seconds to be compiled, whatever its length.
 _BATCH_WEIGHT = 10.0
 _FIXED_WORK = 4e9
 
@@ -55,7 +57,7 @@ class Cell:
     model
         "banana" or "gaussian".
     row
-        The algorithm: a key of :data:`~dpmcmc.studies.settings.ROWS`, or "hmc" or "rwmh" in the study of clipping.
+        The algorithm: a key of :data:`~studies.settings.ROWS`, or "hmc" or "rwmh" in the study of clipping.
     level
         What is varied: ε, or the clip bound.
     repeat
@@ -101,7 +103,12 @@ class Cell:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
 
     @property
-    def sampler(self) -> Any:
+    def accountant(self) -> Literal["none"] | settings.Accountant:
+        """Who counts the iterations that the budget buys; "none" where there is no budget."""
+        return "none" if self.study == "clipping" else settings.ROWS[self.row].accountant
+
+    @property
+    def sampler(self) -> settings.Sampler:
         """The sampler with its settings."""
         if self.study == "clipping":
             return settings.make_clipping_sampler(self.row, self.model, self.level, self.num_records)[0]
@@ -109,8 +116,7 @@ class Cell:
 
     def specification(self) -> dict[str, Any]:
         """Return plain values that a result is filed under: the same ones mean the same run."""
-        accountant = "none" if self.study == "clipping" else settings.ROWS[self.row].accountant
-        return asdict(self) | {"sampler": repr(self.sampler), "accountant": accountant, "format": _FORMAT}
+        return asdict(self) | {"sampler": repr(self.sampler), "accountant": self.accountant, "format": _FORMAT}
 
     @property
     def name(self) -> str:
@@ -124,21 +130,27 @@ class Cell:
         return f"{self.model} {self.row} {varied} = {self.level:g} repeat {self.repeat + 1}"
 
     def work(self) -> float:
-        """Return about how much there is to compute: to begin with the longest, and to foresee the end."""
-        queries = self.sampler.queries(self.num_records)
-        each = (queries.gradients_per_step + queries.log_ratios_per_step) * self.num_records
-        accountant = "none" if self.study == "clipping" else settings.ROWS[self.row].accountant
+        """Return about how much there is to compute: the longest runs come first, and the time left is foreseen."""
+        accountant = self.accountant
         if accountant in ("authors", "own"):
-            batch = queries.gradient
+            batch = self._batch()
             total = privacy.gaussian_mu(self.level, self.delta)
             steps = total * (batch.noise_ratio * self.num_records / batch.batch_size) ** 2 / 2.0  # the central limit
             steps *= 0.25 if accountant == "authors" else 1.0
             each = _BATCH_WEIGHT * batch.batch_size
         else:
+            queries = self.sampler.queries(self.num_records)
+            each = float((queries.gradients_per_step + queries.log_ratios_per_step) * self.num_records)
             steps = settings.NUM_CHAINS * (self.steps()[0] if accountant == "none" else self._plan().num_steps)
         return _FIXED_WORK + float(steps * each * settings.make_model(self.model).dimension)
 
-    def _plan(self) -> Any:
+    def _batch(self) -> BatchGradient:
+        """Return what a minibatch sampler asks in a step."""
+        query = self.sampler.queries(self.num_records).gradient
+        assert isinstance(query, BatchGradient)
+        return query
+
+    def _plan(self) -> dpmcmc.Plan:
         return dpmcmc.plan(
             self.sampler,
             num_records=self.num_records,
@@ -153,9 +165,9 @@ class Cell:
         """Return the number of steps of each chain, and how many of them make one draw."""
         if self.study == "clipping":
             return settings.make_clipping_sampler(self.row, self.model, self.level, self.num_records)[1], 1
-        accountant = settings.ROWS[self.row].accountant
+        accountant = self.accountant
         if accountant == "authors":
-            batch = self.sampler.queries(self.num_records).gradient
+            batch = self._batch()
             total = authors_steps(batch.noise_ratio, batch.batch_size / self.num_records, self.level, self.delta)
             steps = total // settings.NUM_CHAINS
         else:
@@ -202,13 +214,15 @@ class Problem:
     Attributes
     ----------
     model, data
-        What is inferred from what.
+        The model and its synthetic records.
     reference
         Exact posterior draws. Not private.
+    seed
+        Of the whole study.
     """
 
-    model: Any
-    data: Array
+    model: settings.Model
+    data: NDArray[np.floating]
     reference: Array
     seed: int
 
@@ -245,35 +259,14 @@ def _counting_curator_not_private(model: str, num_records: int, seed: int) -> dp
 # -------------------------------------------------------------------------------------------------------- run
 
 
-def run_cell(cell: Cell, commit: str | None = None) -> tuple[dict[str, Any], Array]:
+def run_cell(cell: Cell, commit: str | None = None) -> tuple[Result, Array]:
     """Run a cell; return its row of results and the kept draws, chains × draws × d."""
     began = time.perf_counter()
     problem = make_problem(cell.model, cell.num_records, cell.seed)
     num_steps, thin = cell.steps()
-    epsilon, delta = (None, None) if cell.study == "clipping" else (cell.level, cell.delta)
     sampling_began = time.perf_counter()
-    with warnings.catch_warnings():
-        # What it would warn of is in the study's tables: R̂, acceptance, distance to the exact posterior.
-        warnings.simplefilter("ignore", DPMCMCWarning)
-        posterior = dpmcmc.sample(
-            problem.model,
-            problem.data,
-            sampler=cell.sampler,
-            epsilon=epsilon,
-            delta=delta,
-            num_chains=settings.NUM_CHAINS,
-            num_steps=num_steps,
-            init=problem.start(cell.repeat),
-            thin=thin,
-            progress=False,
-            seed=cell.run_seed,
-            check_records=False,
-        )
+    posterior = _sample(cell, problem, num_steps, thin)
     sampling_seconds = time.perf_counter() - sampling_began
-    if posterior.privacy.private:
-        raise CellError("a run of a study must not be called private")
-    if posterior.num_draws + posterior.num_warmup != num_steps // thin:  # `sample` returns what it has on Ctrl-C
-        raise CellError("the run was interrupted")
     (draws,) = (np.asarray(value, np.float64) for value in posterior.draws.values())
     ratios, gradients = clipped_fractions(cell, posterior, draws, thin)
     row = asdict(cell)
@@ -283,7 +276,7 @@ def run_cell(cell: Cell, commit: str | None = None) -> tuple[dict[str, Any], Arr
     row |= {
         "label": cell.label,
         "in_paper": cell.in_paper,
-        "accountant": cell.specification()["accountant"],
+        "accountant": cell.accountant,
         "temperature": temperature,
         **scores(draws, problem.reference, cell.run_seed),
         "acceptance": _over_all_steps(posterior, "acceptance"),
@@ -305,6 +298,33 @@ def run_cell(cell: Cell, commit: str | None = None) -> tuple[dict[str, Any], Arr
     return row, draws
 
 
+def _sample(cell: Cell, problem: Problem, num_steps: int, thin: int) -> dpmcmc.Posterior:
+    """Run the sampler of a cell; refuse a run that was interrupted."""
+    epsilon, delta = (None, None) if cell.study == "clipping" else (cell.level, cell.delta)
+    with warnings.catch_warnings():
+        # What it would warn of is in the study's tables: R̂, acceptance, distance to the exact posterior.
+        warnings.simplefilter("ignore", DPMCMCWarning)
+        posterior = dpmcmc.sample(
+            problem.model,
+            problem.data,
+            sampler=cell.sampler,
+            epsilon=epsilon,
+            delta=delta,
+            num_chains=settings.NUM_CHAINS,
+            num_steps=num_steps,
+            init=problem.start(cell.repeat),
+            thin=thin,
+            progress=False,
+            seed=cell.run_seed,
+            check_records=False,
+        )
+    if posterior.privacy.private:
+        raise CellError("a run of a study must not be called private")
+    if posterior.num_draws + posterior.num_warmup != num_steps // thin:  # `sample` returns what it has on Ctrl-C
+        raise CellError("the run was interrupted")
+    return posterior
+
+
 def scores(draws: Array, reference: Array, seed: int) -> dict[str, float]:
     """Return how far chains × draws × d are from the reference, all chains together, and how far from each other."""
     points = draws.reshape(-1, draws.shape[-1])
@@ -318,37 +338,38 @@ def scores(draws: Array, reference: Array, seed: int) -> dict[str, float]:
     }
 
 
-def _over_all_steps(posterior: Any, name: str) -> float:
+def _over_all_steps(posterior: dpmcmc.Posterior, name: str) -> float:
     """Return the mean of a statistic over all steps, warm-up included, as in the paper's code."""
     if name not in posterior.sample_stats:
         return math.nan
     return float(np.concatenate([posterior.warmup_stats[name], posterior.sample_stats[name]], axis=1).mean())
 
 
-def clipped_fractions(cell: Cell, posterior: Any, draws: Array, thin: int) -> tuple[float, float]:
+def clipped_fractions(cell: Cell, posterior: dpmcmc.Posterior, draws: Array, thin: int) -> tuple[float, float]:
     """Return the fractions of log-ratios and of gradients that were clipped. Not private: the data are synthetic.
 
-    Without noise the sampler reports the clipped ratios of every proposal. A sampler with noise reports nothing of the
-    kind, so that they are counted afterwards, by a curator without noise: gradients at some of the kept draws, ratios
-    over some of the accepted moves (rejected proposals are not known any more, and no moves where draws are thinned).
+    A sampler without noise reports how many ratios of each proposal were clipped. A sampler with noise reports nothing
+    of the kind; a curator without noise counts afterwards: gradients at some of the kept draws, ratios over some of the
+    accepted moves. (Rejected proposals are not kept, and if draws are thinned the moves between them are not either.)
     """
-    sampler = cell.sampler
+    gradient_clip: float | None = getattr(cell.sampler, "gradient_clip", None)
+    ratio_clip: float | None = getattr(cell.sampler, "ratio_clip", None)
     curator = _counting_curator_not_private(cell.model, cell.num_records, cell.seed)
     ratios = gradients = math.nan
     places = np.linspace(0, draws.shape[1] - 1, _NUM_CLIP_STATES).astype(int)
     states = draws[:, places].reshape(-1, draws.shape[-1])
-    if getattr(sampler, "gradient_clip", None) is not None and np.all(np.isfinite(states)):
-        count = curator.ask(ClipCount(sampler.gradient_clip, noise_sd=1.0), states).value
+    if gradient_clip is not None and np.all(np.isfinite(states)):
+        count = curator.ask(ClipCount(gradient_clip, noise_sd=1.0), states).value
         gradients = float(np.mean(count)) / cell.num_records
     if cell.study == "clipping":
         ratios = _over_all_steps(posterior, "ratios_clipped")
-    elif getattr(sampler, "ratio_clip", None) is not None and thin == 1:
+    elif ratio_clip is not None and thin == 1:
         before, after = draws[:, :-1].reshape(-1, draws.shape[-1]), draws[:, 1:].reshape(-1, draws.shape[-1])
         moves = np.flatnonzero(np.any(before != after, axis=1))
         chosen = moves[np.linspace(0, len(moves) - 1, min(_NUM_CLIP_MOVES, len(moves))).astype(int)]
         counts = []
         for move in chosen:
-            threshold = sampler.ratio_clip * float(np.linalg.norm(after[move] - before[move]))
+            threshold = ratio_clip * float(np.linalg.norm(after[move] - before[move]))
             query = ClipCount(threshold, noise_sd=1.0, of="log_ratio")
             counts.append(float(curator.ask(query, before[move], after[move]).value))
         ratios = float(np.mean(counts)) / cell.num_records if counts else math.nan
@@ -373,7 +394,7 @@ def keeps_draws(cell: Cell) -> bool:
     return cell.study == "comparison" and cell.model == "banana" and cell.level == settings.POSTERIOR_EPSILON
 
 
-def finish_cell(cell: Cell, folder: Path, commit: str | None) -> dict[str, Any]:
+def finish_cell(cell: Cell, folder: Path, commit: str | None) -> Result:
     """Run a cell and write its result, which is there as a whole or not at all; return the row."""
     row, draws = run_cell(cell, commit)
     if keeps_draws(cell):
@@ -386,7 +407,7 @@ def finish_cell(cell: Cell, folder: Path, commit: str | None) -> dict[str, Any]:
     return row
 
 
-def read_row(path: Path) -> tuple[Cell, dict[str, Any]] | None:
+def read_row(path: Path) -> tuple[Cell, Result] | None:
     """Return a finished cell and its row; None if the file is damaged or the settings have changed since."""
     try:
         content = json.loads(path.read_bytes())

@@ -1,7 +1,7 @@
-"""The seven measurements, and how large they are.
+"""The seven measurements and their sizes.
 
-Each takes its sizes as an argument, times its contestants in turns and writes figures (ratios of medians, mostly) and
-the times behind them into one book. Nothing here knows what a good figure is: see ``report``.
+A measurement times its contestants alternately (see ``timing``) and adds to :class:`Results` the times and what is
+computed from them: the figures, mostly ratios of median times. The targets of the figures are in ``report``.
 """
 
 import importlib.util
@@ -12,27 +12,35 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import dpmcmc
-from dpmcmc.benchmarks import contestants as side
-from dpmcmc.benchmarks import machine
-from dpmcmc.benchmarks.problems import MODELS, PROBLEMS, Problem, banana, logistic
-from dpmcmc.benchmarks.timing import Pace, Timing, interleave, ratio
+from benchmarks import contestants as side
+from benchmarks import machine
+from benchmarks.contestants import Contestant
+from benchmarks.problems import MODELS, PROBLEMS, Problem, banana, logistic
+from benchmarks.timing import Pace, Timing, interleave, ratio
 from dpmcmc.curator import Curator, ExactNoise, NoNoiseNotPrivate
 from dpmcmc.errors import DPMCMCError
 
-# From here on time per record should not depend on the number of records: below, a call's fixed cost shows.
+# With at least this many records the time per record should be constant. With fewer, the fixed cost of a call shows.
 _GROWTH_FROM = 100_000
-# From this many chains on one draw of the non-private side takes so long that a call's fixed cost cannot be seen.
+# With at least this many chains one draw of BlackJAX takes so long that the fixed cost of a call does not matter, and
+# one draw in a call is enough.
 _MANY_CHAINS = 16
-# The paper's middle budget: it pays for more steps than are run, and is accounted for in seconds.
+# One of the paper's budgets. It pays for more steps than are run, and the accountant needs only seconds for it.
 _SGLD_EPSILON = 4.0
+# The folder that holds this package, for the processes that are started.
+_ROOT = Path(__file__).resolve().parents[1]
 _FULL_PACE = Pace(min_rounds=7, max_rounds=31, seconds=8.0)
 
 
 class MissingPeerError(DPMCMCError):
-    """What dpmcmc is compared with is not installed."""
+    """A package that dpmcmc is compared with is not installed."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +49,35 @@ class Sizes:
 
     Parameters
     ----------
-    models, num_records, chains, num_leapfrog
-        Of gradients and draws. The floor's figure is that of the largest number of chains.
+    models, num_records, chains
+        Gradients and draws are measured for every model with every number of chains, on this many records.
+    num_leapfrog
+        Leapfrog steps of a draw of HMC.
     draws_per_block
-        Draws in one compiled block; the time of a block is divided by it.
+        Draws of each chain in one call of compiled code. The time of a call is divided by it.
     pace
-        Rounds of each comparison.
+        Number of rounds of each comparison.
     noise_models, noise_blocks, noise_draws
-        Models, blocks, and draws in each, of the runs with and without exact noise.
-    scaling_records, plain_limit
-        Numbers of records at 4 chains; plain JAX, which stores chains × n × d numbers, joins in up to so large a
-        chains × n.
-    scaling_chains, devices
-        Numbers of chains, and of devices, at ``num_records``.
+        For the runs with and without exact noise: the models, the number of blocks, and the draws in each block.
+    scaling_records
+        Numbers of records for which a gradient is timed, with the smallest number of ``chains``.
+    scaling_chains
+        Numbers of chains for which a gradient is timed, on ``num_records`` records.
+    plain_limit
+        Plain JAX is timed only up to this product of chains and records: it stores chains × records × dimension
+        numbers, which may not fit into memory.
+    devices
+        Numbers of devices over which the records are spread.
     memory_records, memory_chains
-        Of the run whose memory is measured.
-    batch_size, sgld_steps, sgld_run_steps
-        DP-SGLD: steps in the timed block, and in the run of ``dpmcmc.sample`` with exact noise (0: no such run).
+        Size of the run whose memory is measured.
+    batch_size
+        Records in a batch of DP-SGLD.
+    sgld_steps
+        Steps of DP-SGLD in one call of compiled code.
+    sgld_run_steps
+        Steps of DP-SGLD in a whole run of ``dpmcmc.sample`` with exact noise; 0 for no such run.
+    fast
+        Whether the results are marked as those of ``--fast``.
     """
 
     models: tuple[str, ...] = MODELS
@@ -100,20 +120,24 @@ FAST = Sizes(
 
 @dataclass
 class Results:
-    """Figures by key, and the times behind them.
+    """What was measured.
 
     Attributes
     ----------
+    sizes
+        How much was measured.
+    machine
+        What it was measured on.
     figures
-        What is followed over time; see :func:`required_keys`. Others beside them.
+        Numbers computed from the times. Those of :func:`required_keys` are always there, under the same names.
     timings
-        By "measurement.….contestant".
+        Times by "measurement.case.contestant", as in "gradient.banana.4.dpmcmc".
     stages
-        Seconds that each stage took, with compiling.
+        Seconds that each measurement took, including compilation.
     """
 
     sizes: Sizes
-    machine: dict[str, Any]
+    machine: dict[str, machine.Fact]
     figures: dict[str, float] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
@@ -123,15 +147,19 @@ class Results:
         """Return how long all of it took."""
         return sum(self.stages.values())
 
-    def compare(self, name: str, contestants: Mapping[str, Callable[[], Any]], **parts: int) -> dict[str, Timing]:
-        """Time contestants in turns and write it down; ``parts`` says how many equal parts a call consists of."""
+    def compare(self, name: str, contestants: Mapping[str, Contestant], **parts: int) -> dict[str, Timing]:
+        """Time contestants alternately, keep the times under ``name``, and return them by contestant.
+
+        ``parts`` gives, by contestant, the number of equal parts (draws, steps) of one call; the time of one part is
+        kept.
+        """
         timings = interleave(contestants, self.sizes.pace)
         timings = {contestant: timing.per(parts.get(contestant, 1)) for contestant, timing in timings.items()}
         self.timings.update({f"{name}.{contestant}": timing for contestant, timing in timings.items()})
         return timings
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, for JSON: flat keys for what is followed over time, the rest under ``detail``."""
+        """Return plain data for JSON: every figure under a key of its own, the times under ``detail``."""
         return {
             **self.figures,
             **{f"machine.{name}": value for name, value in self.machine.items()},
@@ -144,7 +172,7 @@ class Results:
 
 
 def required_keys(sizes: Sizes = FULL) -> list[str]:
-    """Return the figures that every run has.
+    """Return the names of the figures that every run has.
 
     Examples
     --------
@@ -167,7 +195,7 @@ def require_peer() -> None:
     """Refuse to start without BlackJAX."""
     if importlib.util.find_spec("blackjax") is None:
         raise MissingPeerError(
-            "blackjax is not installed, and the benchmark compares with it; pip install 'dpmcmc[bench]'"
+            "blackjax is not installed, and the benchmark compares with it; pip install -e '.[bench]'"
         )
 
 
@@ -182,7 +210,7 @@ def run(sizes: Sizes = FULL, report: Report = lambda title, done, total: None) -
     sizes
         ``FULL`` (about ten minutes on two cores), ``FAST`` (within two), or others.
     report
-        Called with the title of what is measured next, and how many measurements are done of how many.
+        Called before each measurement with its title, the number of measurements done and the number of all.
 
     Raises
     ------
@@ -192,7 +220,7 @@ def run(sizes: Sizes = FULL, report: Report = lambda title, done, total: None) -
     require_peer()
     results = Results(sizes, machine.describe())
     stages: list[tuple[str, Callable[[Results], None]]] = [
-        # First, while the machine is as others left it and this process is small.
+        # First, while this process takes little memory.
         ("memory", measure_memory),
         ("devices", measure_devices),
         *((f"gradients and draws: {model}", _measure_model(model)) for model in sizes.models),
@@ -213,6 +241,8 @@ def run(sizes: Sizes = FULL, report: Report = lambda title, done, total: None) -
 
 
 def _measure_model(name: str) -> Callable[[Results], None]:
+    """Return the measurement of one model's gradients and draws."""
+
     def measure(results: Results) -> None:
         problem = PROBLEMS[name](results.sizes.num_records)
         curator = side.curator_of(problem)
@@ -225,7 +255,7 @@ def _measure_model(name: str) -> Callable[[Results], None]:
 
 
 def measure_gradient(results: Results, problem: Problem, curator: Curator, chains: int) -> None:
-    """1. A private clipped gradient against plain JAX's (and, for the record, against its floor)."""
+    """1. A private clipped gradient against that of plain JAX, and against the floor."""
     theta = problem.starts(chains)
     timings = results.compare(
         f"gradient.{problem.name}.{chains}",
@@ -241,7 +271,7 @@ def measure_gradient(results: Results, problem: Problem, curator: Curator, chain
 
 
 def measure_draw(results: Results, problem: Problem, curator: Curator, chains: int) -> None:
-    """2 and 3. A private DP-HMC draw against BlackJAX's HMC and against the floor, all in one loop."""
+    """2 and 3. A private draw of DP-HMC against a draw of BlackJAX's HMC, and against the floor."""
     sizes, theta = results.sizes, problem.starts(chains)
     sampler = side.dp_hmc(problem, sizes.num_leapfrog)
     peer_draws = 1 if chains >= _MANY_CHAINS else sizes.draws_per_block
@@ -262,8 +292,12 @@ def measure_draw(results: Results, problem: Problem, curator: Curator, chains: i
         results.figures[f"draw_vs_floor_float64.{key}"] = ratio(timings["dpmcmc"], timings["floor_float64"])
 
 
-def _floors(problem: Problem, theta: Any, num_gradients: int) -> dict[str, Callable[[], Any]]:
-    """Return what no program can do without: a regression's products, or reading the data (once more for a draw)."""
+def _floors(problem: Problem, theta: NDArray[np.float64], num_gradients: int) -> dict[str, Contestant]:
+    """Return the floor: the part of the work that every program has to do, however it is written.
+
+    For a regression the matrix products, for the other models reading the data: once for each gradient, and in a draw
+    (more than one gradient) once more for the log-ratio.
+    """
     if problem.name == "logistic":
         return {
             "floor": side.products(problem, theta, num_gradients),
@@ -276,7 +310,7 @@ def _floors(problem: Problem, theta: Any, num_gradients: int) -> dict[str, Calla
 
 
 def measure_noise(results: Results) -> None:
-    """4. A run with exact noise, drawn ahead in a thread, against the same run with no noise; the worst model."""
+    """4. A run with exact noise against the same run without noise; the figure is that of the slowest model."""
     sizes = results.sizes
     for problem in (PROBLEMS[name](sizes.num_records) for name in sizes.noise_models):
         runs = side.private_runs(
@@ -300,9 +334,9 @@ def measure_noise(results: Results) -> None:
 
 
 def measure_memory(results: Results) -> None:
-    """5. Memory above the data set's own, in a fresh process; see ``child.memory`` for what is counted."""
+    """5. Memory of a run beyond that of the data set, in a process of its own; see ``child.memory``."""
     sizes = results.sizes
-    # Compiled afresh: what the compiler takes is part of a run.
+    # Without the cache of compiled code, because the memory that compiling takes is to be counted.
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     answer = _in_fresh_process("memory", environment, num_records=sizes.memory_records, num_chains=sizes.memory_chains)
     results.figures["memory_mb_above_data"] = answer["above_data_mb"]
@@ -310,7 +344,7 @@ def measure_memory(results: Results) -> None:
 
 
 def measure_devices(results: Results) -> None:
-    """6. A gradient with the records on 1 and 2 devices (of one machine: they share its cores)."""
+    """6. A gradient with the records on 1 and on 2 devices of this machine, which share its cores."""
     sizes = results.sizes
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={max(sizes.devices)}".strip()
     answer = _in_fresh_process(
@@ -326,10 +360,15 @@ def measure_devices(results: Results) -> None:
     results.figures["devices_speedup"] = ratio(timings[str(sizes.devices[0])], timings[str(sizes.devices[-1])])
 
 
-def _in_fresh_process(measurement: str, environment: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
-    """Run one of ``child``'s measurements in a process of its own."""
-    command = [sys.executable, "-m", "dpmcmc.benchmarks.child", measurement, json.dumps(arguments)]
-    done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)
+def _in_fresh_process(
+    measurement: str, environment: Mapping[str, str], **arguments: int | list[int] | list[float]
+) -> dict[str, Any]:
+    """Run one of the measurements of ``child`` in a process of its own; return what it found."""
+    command = [sys.executable, "-m", "benchmarks.child", measurement, json.dumps(arguments)]
+    # The new process must find this package whatever the working directory is.
+    places = [str(_ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+    known = {**environment, "PYTHONPATH": os.pathsep.join(places)}
+    done = subprocess.run(command, env=known, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise DPMCMCError(
@@ -341,9 +380,9 @@ def _in_fresh_process(measurement: str, environment: Mapping[str, str], **argume
 
 
 def measure_records(results: Results) -> None:
-    """6. Time of a gradient against the number of records, all sizes in one loop."""
+    """6. Time of a gradient against the number of records. All numbers alternate in one loop."""
     sizes = results.sizes
-    contestants: dict[str, Callable[[], Any]] = {}
+    contestants: dict[str, Contestant] = {}
     for number in sizes.scaling_records:
         problem = logistic(number)
         theta = problem.starts(min(sizes.chains))
@@ -360,11 +399,11 @@ def measure_records(results: Results) -> None:
 
 
 def measure_chains(results: Results) -> None:
-    """6. Time of a gradient against the number of chains, all in one loop."""
+    """6. Time of a gradient against the number of chains. All numbers alternate in one loop."""
     sizes = results.sizes
     problem = logistic(sizes.num_records)
     curator = side.curator_of(problem)
-    contestants: dict[str, Callable[[], Any]] = {}
+    contestants: dict[str, Contestant] = {}
     for chains in sizes.scaling_chains:
         theta = problem.starts(chains)
         contestants[f"{chains}.dpmcmc"] = side.private_gradient(problem, curator, theta)
@@ -377,10 +416,10 @@ def measure_chains(results: Results) -> None:
 
 
 def measure_sgld(results: Results) -> None:
-    """7. Steps per second of DP-SGLD on the banana, all chains together taking one step.
+    """7. Steps per second of DP-SGLD on the banana; in one step every chain moves once.
 
-    ``sgld_steps_per_second``: the compiled block, noise drawn before. ``sgld_steps_per_second_as_used``: a whole call
-    of ``dpmcmc.sample`` with exact noise, with planning and compiling.
+    ``sgld_steps_per_second`` is that of compiled code with noise that was drawn before. Where the sizes ask for it,
+    ``sgld_steps_per_second_as_used`` is that of a whole call of ``dpmcmc.sample``: planning, compiling, exact noise.
     """
     sizes = results.sizes
     problem = banana(sizes.num_records)

@@ -1,7 +1,7 @@
-"""What is made of the figures: a table with targets, a Markdown page, JSON and a plot.
+"""How the results are shown: a table with targets, a Markdown page, JSON and a plot.
 
-Knows what a good figure is, and computes none. A target that a smaller run (``--fast``) cannot speak about is shown
-and left open.
+Measures nothing. The targets are for the full sizes; a smaller run (``--fast``) shows them without saying whether they
+are met.
 """
 
 import io
@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -19,19 +20,20 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from dpmcmc.benchmarks.measure import FULL, Results, Sizes
-from dpmcmc.benchmarks.timing import Timing
+from benchmarks.machine import Fact
+from benchmarks.measure import FULL, Results, Sizes
+from benchmarks.timing import Timing
 from dpmcmc.output import INK, LINE, PICTURE_STYLE, OutputError, replace_file
 
 
 class Target(NamedTuple):
-    """A bar that a figure should reach: at least (``above``) or at most ``bound``."""
+    """What a figure should reach: at least ``bound`` if ``above``, else at most ``bound``."""
 
     above: bool
     bound: float
 
     def met_by(self, figure: float) -> bool:
-        """Tell whether a figure reaches it."""
+        """Return whether a figure reaches it."""
         return figure >= self.bound if self.above else figure <= self.bound
 
 
@@ -43,7 +45,7 @@ def _at_most(bound: float) -> Target:
     return Target(False, bound)
 
 
-# On two cores, n = 100,000 unless the key's own size says otherwise.
+# On two cores, with the sizes of `FULL`.
 TARGETS: dict[str, Target] = {
     "gradient_speedup.logistic.4": _at_least(4.0),
     "gradient_speedup.gaussian.4": _at_least(2.0),
@@ -62,7 +64,19 @@ TARGETS: dict[str, Target] = {
 
 
 class Row(NamedTuple):
-    """One line of the table. Times are None where there is none; ``met`` is None where nothing can be said."""
+    """One line of the table.
+
+    Attributes
+    ----------
+    group, what
+        Heading above the line, and its name.
+    ours, peer
+        Times of dpmcmc and of what it is compared with; None if not measured.
+    figure, target
+        As they are printed.
+    met
+        Whether the target is reached; None if there is no target or the sizes are not those of the target.
+    """
 
     group: str
     what: str
@@ -75,92 +89,117 @@ class Row(NamedTuple):
 
 def rows(results: Results) -> list[Row]:
     """Return the lines of the table, in the order of the seven measurements."""
-    sizes, figures, timings = results.sizes, results.figures, results.timings
-    table: list[Row] = []
+    return [
+        *_gradient_rows(results),
+        *_draw_rows(results),
+        *_floor_rows(results),
+        *_noise_rows(results),
+        *_memory_rows(results),
+        *_scale_rows(results),
+        *_device_rows(results),
+        *_sgld_rows(results),
+    ]
 
-    def add(group: str, what: str, key: str, ours: str = "", peer: str = "", text: str = "{:.2f}×") -> None:
-        target = TARGETS.get(key)
-        bound = "" if target is None else f"{'≥' if target.above else '≤'} " + text.format(target.bound)
-        met = None if target is None or not _comparable(key, sizes) else target.met_by(figures[key])
-        value = text.format(figures[key])
-        table.append(Row(group, what, timings.get(ours), timings.get(peer), value, bound, met))
 
-    cases = [(model, chains) for chains in sizes.chains for model in sizes.models]
-    for model, chains in cases:
-        name = f"{model}.{chains}"
-        add(
-            "Gradient: times faster than plain JAX (vmap of grad, clip, sum)",
-            f"{model}, {chains} chains",
-            f"gradient_speedup.{name}",
-            f"gradient.{name}.dpmcmc",
-            f"gradient.{name}.plain_jax",
-            "{:.1f}×",
-        )
-    for model, chains in cases:
-        name = f"{model}.{chains}"
-        add(
-            f"Draw of DP-HMC, L = {sizes.num_leapfrog}, / draw of BlackJAX's non-private HMC",
-            f"{model}, {chains} chains",
-            f"draw_vs_blackjax.{name}",
-            f"draw.{name}.dpmcmc",
-            f"draw.{name}.blackjax",
-        )
-    most = max(sizes.chains)
+def _row(
+    results: Results, group: str, what: str, key: str, ours: str = "", peer: str = "", text: str = "{:.2f}×"
+) -> Row:
+    """Return one line: the figure ``key`` with its target, and the times ``ours`` and ``peer`` if they are there."""
+    value, target = results.figures[key], TARGETS.get(key)
+    bound = "" if target is None else f"{'≥' if target.above else '≤'} " + text.format(target.bound)
+    met = None if target is None or not _comparable(key, results.sizes) else target.met_by(value)
+    return Row(group, what, results.timings.get(ours), results.timings.get(peer), text.format(value), bound, met)
+
+
+def _cases(sizes: Sizes) -> list[tuple[str, int]]:
+    """Return every model with every number of chains."""
+    return [(model, chains) for chains in sizes.chains for model in sizes.models]
+
+
+def _gradient_rows(results: Results) -> list[Row]:
+    group = "Gradient: times faster than plain JAX (vmap of grad, clip, sum)"
+    found = []
+    for model, chains in _cases(results.sizes):
+        name, what = f"gradient.{model}.{chains}", f"{model}, {chains} chains"
+        key = f"gradient_speedup.{model}.{chains}"
+        found.append(_row(results, group, what, key, f"{name}.dpmcmc", f"{name}.plain_jax", "{:.1f}×"))
+    return found
+
+
+def _draw_rows(results: Results) -> list[Row]:
+    group = f"Draw of DP-HMC, L = {results.sizes.num_leapfrog}, / draw of BlackJAX's non-private HMC"
+    found = []
+    for model, chains in _cases(results.sizes):
+        name, what = f"draw.{model}.{chains}", f"{model}, {chains} chains"
+        key = f"draw_vs_blackjax.{model}.{chains}"
+        found.append(_row(results, group, what, key, f"{name}.dpmcmc", f"{name}.blackjax"))
+    return found
+
+
+def _floor_rows(results: Results) -> list[Row]:
     group = "Draw / floor (a regression's matrix products alone; else reading the data)"
-    for model, chains in cases:
-        # The bar is set at the largest number of chains.
+    most = max(results.sizes.chains)
+    found = []
+    for model, chains in _cases(results.sizes):
+        # The target is set for the largest number of chains.
         key = f"draw_vs_floor.{model}" + ("" if chains == most else f".{chains}")
-        name = f"draw.{model}.{chains}"
-        add(group, f"{model}, {chains} chains", key, f"{name}.dpmcmc", f"{name}.floor")
+        name, what = f"draw.{model}.{chains}", f"{model}, {chains} chains"
+        found.append(_row(results, group, what, key, f"{name}.dpmcmc", f"{name}.floor"))
         if model == "logistic":
-            add(
-                group,
-                "… second in float64",
-                f"draw_vs_floor_float64.{model}.{chains}",
-                f"{name}.dpmcmc",
-                f"{name}.floor_float64",
-            )
+            key = f"draw_vs_floor_float64.{model}.{chains}"
+            found.append(_row(results, group, "… second in float64", key, f"{name}.dpmcmc", f"{name}.floor_float64"))
+    return found
+
+
+def _noise_rows(results: Results) -> list[Row]:
     group = "Run with exact noise / without noise"
-    for model in sizes.noise_models:
-        what = f"{model}, {min(sizes.chains)} chains"
-        add(group, what, f"noise_overhead.{model}", f"noise.{model}.exact", f"noise.{model}.none")
-    add(group, "the worst", "noise_overhead")
-    add(
-        f"Memory above the data set's own, MB (logistic, d = 20, {sizes.memory_chains} chains)",
-        f"n = {sizes.memory_records:,}",
-        "memory_mb_above_data",
-        text="{:.0f}",
-    )
+    found = []
+    for model in results.sizes.noise_models:
+        name, what = f"noise.{model}", f"{model}, {min(results.sizes.chains)} chains"
+        found.append(_row(results, group, what, f"noise_overhead.{model}", f"{name}.exact", f"{name}.none"))
+    return [*found, _row(results, group, "the worst", "noise_overhead")]
+
+
+def _memory_rows(results: Results) -> list[Row]:
+    sizes = results.sizes
+    group = f"Memory above the data set's own, MB (logistic, d = 20, {sizes.memory_chains} chains)"
+    return [_row(results, group, f"n = {sizes.memory_records:,}", "memory_mb_above_data", text="{:.0f}")]
+
+
+def _scale_rows(results: Results) -> list[Row]:
+    sizes = results.sizes
     large = [number for number in sizes.scaling_records if number >= 100_000] or list(sizes.scaling_records)
-    add(
-        "Time of a gradient per record, largest / smallest",
-        f"n from {large[0]:,} to {large[-1]:,}",
-        "time_per_record_growth",
-    )
+    group, what = "Time of a gradient per record, largest / smallest", f"n from {large[0]:,} to {large[-1]:,}"
+    found = [_row(results, group, what, "time_per_record_growth")]
+    group = "Scale of a gradient (logistic): times faster than plain JAX"
     for axis, numbers in (("records", sizes.scaling_records), ("chains", sizes.scaling_chains)):
         for number in numbers:
-            ours, peer = (timings.get(f"{axis}.{number}.{name}") for name in ("dpmcmc", "plain_jax"))
+            ours, peer = (results.timings.get(f"{axis}.{number}.{name}") for name in ("dpmcmc", "plain_jax"))
             faster = "" if ours is None or peer is None else f"{peer.median / ours.median:.1f}×"
             what = f"{number:,} {axis if number > 1 else axis[:-1]}"
-            group = "Scale of a gradient (logistic): times faster than plain JAX"
-            table.append(Row(group, what, ours, peer, faster, "", None))
-    one, more = sizes.devices[0], sizes.devices[-1]
-    add(
-        f"Devices of one machine: times faster than {one}",
-        f"{more} devices",
-        "devices_speedup",
-        f"devices.{more}.dpmcmc",
-        f"devices.{one}.dpmcmc",
-    )
+            found.append(Row(group, what, ours, peer, faster, "", None))
+    return found
+
+
+def _device_rows(results: Results) -> list[Row]:
+    one, more = results.sizes.devices[0], results.sizes.devices[-1]
+    group = f"Devices of one machine: times faster than {one}"
+    ours, peer = f"devices.{more}.dpmcmc", f"devices.{one}.dpmcmc"
+    return [_row(results, group, f"{more} devices", "devices_speedup", ours, peer)]
+
+
+def _sgld_rows(results: Results) -> list[Row]:
+    sizes = results.sizes
     group = f"DP-SGLD on the banana: steps per second of {min(sizes.chains)} chains, batch {sizes.batch_size:,}"
-    add(group, "compiled block", "sgld_steps_per_second", "sgld.block", text="{:,.0f}")
+    found = [_row(results, group, "compiled block", "sgld_steps_per_second", "sgld.block", text="{:,.0f}")]
     if sizes.sgld_run_steps:  # from the call to the draws: planning, compiling and exact noise
-        add(group, f"{sizes.sgld_run_steps:,} steps by sample", "sgld_steps_per_second_as_used", text="{:,.0f}")
-    return table
+        what = f"{sizes.sgld_run_steps:,} steps by sample"
+        found.append(_row(results, group, what, "sgld_steps_per_second_as_used", text="{:,.0f}"))
+    return found
 
 
 def _comparable(key: str, sizes: Sizes) -> bool:
-    """Tell whether a figure was measured at the size that its target is about."""
+    """Return whether a figure was measured at the sizes that its target is for."""
     if key == "memory_mb_above_data":
         return (sizes.memory_records, sizes.memory_chains) == (FULL.memory_records, FULL.memory_chains)
     if key == "time_per_record_growth":
@@ -192,7 +231,7 @@ def met_text(met: bool | None) -> str:
     return "" if met is None else "yes" if met else "no"
 
 
-def machine_text(machine: Mapping[str, Any]) -> str:
+def machine_text(machine: Mapping[str, Fact]) -> str:
     """Describe the machine in one line."""
     versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "jax", "jaxlib", "blackjax", "dpmcmc"))
     return (
@@ -285,7 +324,7 @@ def figure(results: Results) -> Figure:
         _bars(axes[1, 2], results, others)
         axes[1, 2].set(title="Other ratios")
         axes[1, 2].tick_params(axis="x", labelsize=8)
-        handles: list[Any] = [
+        handles: list[Artist] = [
             Line2D([], [], color=_TARGET, linewidth=1.4, linestyle=style, label=label) for style, label in _TARGET_LINES
         ]
         handles.append(Patch(facecolor=_OURS, alpha=0.45, hatch="///", label="target missed"))

@@ -1,8 +1,12 @@
 """The benchmark: its figures, that the contestants do the same work, the table and the files. No time is asserted."""
 
+import contextlib
 import importlib.util
 import json
+import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +16,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dpmcmc import benchmarks, cli
-from dpmcmc.benchmarks import contestants, machine, report
-from dpmcmc.benchmarks.problems import MODELS, PROBLEMS, log_density
-from dpmcmc.benchmarks.timing import Pace, Timing, interleave, ratio, summarise
+from benchmarks import __main__ as command_line
+from benchmarks import contestants, machine, measure, report
+from benchmarks.problems import MODELS, PROBLEMS, log_density
+from benchmarks.timing import Pace, Timing, interleave, ratio, summarise
 from dpmcmc.curator.curator import exact_arithmetic
 
 RUNNER = CliRunner()
-TINY = benchmarks.Sizes(
+TINY = measure.Sizes(
     models=("logistic",),
     num_records=2000,
     chains=(2,),
@@ -42,8 +46,10 @@ TINY = benchmarks.Sizes(
 
 
 @pytest.fixture(scope="module")
-def results():
-    return benchmarks.run(TINY)
+def results(tmp_path_factory):
+    """Measured in a folder from which the processes that are started have to find the package."""
+    with contextlib.chdir(tmp_path_factory.mktemp("elsewhere")):
+        return measure.run(TINY)
 
 
 # -------------------------------------------------------------------------------------------------------- timing
@@ -176,7 +182,7 @@ def test_the_floor_of_a_regression_is_two_products():
 
 def test_the_keys_are_these():
     cases = [f"{model}.{chains}" for model in ("logistic", "gaussian", "banana") for chains in (4, 40)]
-    assert set(benchmarks.required_keys(benchmarks.FULL)) == {
+    assert set(measure.required_keys(measure.FULL)) == {
         *(f"gradient_speedup.{case}" for case in cases),
         *(f"draw_vs_blackjax.{case}" for case in cases),
         *(f"draw_vs_floor.{model}" for model in ("logistic", "gaussian", "banana")),
@@ -185,13 +191,13 @@ def test_the_keys_are_these():
         "time_per_record_growth",
         "sgld_steps_per_second",
     }
-    assert benchmarks.required_keys(benchmarks.FAST) == benchmarks.required_keys(benchmarks.FULL)
-    assert set(report.TARGETS) <= set(benchmarks.required_keys())
+    assert measure.required_keys(measure.FAST) == measure.required_keys(measure.FULL)
+    assert set(report.TARGETS) <= set(measure.required_keys())
 
 
 def test_a_run_has_all_keys(results):
-    answer = json.loads(benchmarks.as_json(results))
-    for key in benchmarks.required_keys(TINY):
+    answer = json.loads(report.as_json(results))
+    for key in measure.required_keys(TINY):
         assert isinstance(answer[key], float)
         assert np.isfinite(answer[key])
         assert answer[key] > 0.0 or key == "memory_mb_above_data"  # a tiny run fits into what was there before
@@ -224,7 +230,7 @@ def test_the_machine_is_described_and_not_named(results):
         assert f"machine.{name}" in answer
     assert answer["machine.jax"] == jax.__version__
     text = json.dumps(answer)
-    assert str(Path(__file__).parents[1]) not in text
+    assert str(Path(__file__).parents[2]) not in text
     assert str(Path.home()) not in text
     assert socket.gethostname() not in text or len(socket.gethostname()) < 4
 
@@ -238,12 +244,12 @@ def test_memory_in_use():
 
 
 def test_the_table(results):
-    rows = benchmarks.rows(results)
+    rows = report.rows(results)
     assert {row.what for row in rows} >= {"logistic, 2 chains", "2 devices", "compiled block"}
     # Nothing is said about a target that was measured at another size.
     assert {row.met for row in rows} == {None}
     at_size = replace(results, sizes=replace(TINY, num_records=100_000, num_leapfrog=10))
-    told = {row.what: row for row in benchmarks.rows(at_size) if row.target}
+    told = {row.what: row for row in report.rows(at_size) if row.target}
     assert told["the worst"].met == (results.figures["noise_overhead"] <= 1.1)
     assert told["the worst"].target == "≤ 1.10×"
 
@@ -262,9 +268,9 @@ def test_targets(key, good, bad):
 
 
 def test_files(results, tmp_path):
-    files = benchmarks.write(results, tmp_path)
+    files = report.write(results, tmp_path)
     assert {path.name for path in files} == {"benchmark.json", "benchmark.md", "benchmark.png", "benchmark.pdf"}
-    assert set(benchmarks.required_keys(TINY)) <= set(json.loads((tmp_path / "benchmark.json").read_text("utf-8")))
+    assert set(measure.required_keys(TINY)) <= set(json.loads((tmp_path / "benchmark.json").read_text("utf-8")))
     assert "| what | dpmcmc (ms) |" in (tmp_path / "benchmark.md").read_text("utf-8")
     assert (tmp_path / "benchmark.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "benchmark.pdf").read_bytes().startswith(b"%PDF")
@@ -277,13 +283,13 @@ def test_files(results, tmp_path):
 def given_sizes(results, monkeypatch):
     """Replace the measuring and the writing; return the list of the sizes asked for."""
     asked = []
-    monkeypatch.setattr(benchmarks, "write", lambda results, folder: {folder / "benchmark.png": "the plot"})
-    monkeypatch.setattr(benchmarks, "run", lambda sizes, report: asked.append(sizes) or results)
+    monkeypatch.setattr(report, "write", lambda results, folder: {folder / "benchmark.png": "the plot"})
+    monkeypatch.setattr(measure, "run", lambda sizes, report: asked.append(sizes) or results)
     return asked
 
 
 def command(*arguments, code=0):
-    answer = RUNNER.invoke(cli.app, ["benchmark", *map(str, arguments)], env={"COLUMNS": "100"})
+    answer = RUNNER.invoke(command_line.app, list(map(str, arguments)), env={"COLUMNS": "100"})
     assert answer.exit_code == code, answer.output
     return answer
 
@@ -291,15 +297,15 @@ def command(*arguments, code=0):
 class TestCommand:
     def test_prints_the_table(self, given_sizes, tmp_path):
         printed = command("--out", tmp_path).stdout
-        assert given_sizes == [benchmarks.FULL]
+        assert given_sizes == [measure.FULL]
         for text in ("dpmcmc (ms)", "peer (ms)", "ratio", "target", "met", "logistic, 2 chains", "benchmark.png"):
             assert text in printed
 
     @pytest.mark.parametrize("option", [["--json", "-"], ["--json"]])
     def test_prints_only_json(self, option, given_sizes, tmp_path):
         answer = command("--out", tmp_path, *option, "--fast")
-        assert given_sizes == [benchmarks.FAST]
-        assert set(benchmarks.required_keys(TINY)) <= set(json.loads(answer.stdout))
+        assert given_sizes == [measure.FAST]
+        assert set(measure.required_keys(TINY)) <= set(json.loads(answer.stdout))
         assert json.loads(command("--out", tmp_path, "--fast", *option).stdout) == json.loads(answer.stdout)
 
     def test_writes_json_to_a_file(self, given_sizes, tmp_path):
@@ -311,9 +317,42 @@ class TestCommand:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "blackjax" else found(name))
         answer = command("--out", tmp_path / "new", code=1)
         assert answer.stderr.startswith("Error: blackjax is not installed")
-        assert "pip install 'dpmcmc[bench]'" in answer.stderr
+        assert "pip install -e '.[bench]'" in answer.stderr
         assert not (tmp_path / "new").exists()
         monkeypatch.chdir(tmp_path)
         assert command(code=1).stderr == answer.stderr  # with no argument at all
-        with pytest.raises(benchmarks.MissingPeerError):
-            benchmarks.run(TINY)
+        with pytest.raises(measure.MissingPeerError):
+            measure.run(TINY)
+
+    def test_errors_are_one_line(self, given_sizes, tmp_path):
+        in_the_way = tmp_path / "file"
+        in_the_way.write_text("not a folder")
+        answer = command("--out", in_the_way, code=1)
+        assert answer.stderr.startswith("Error: cannot write into ")
+        assert len(answer.stderr.splitlines()) == 1
+        assert given_sizes == []
+        assert "No such option" in command("--slow", code=2).stderr
+
+    def test_ctrl_c_is_one_line(self, monkeypatch, tmp_path):
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(measure, "run", interrupted)
+        assert command("--out", tmp_path, code=130).stderr == "Interrupted; nothing was spent.\n"
+
+    def test_help_loads_no_jax(self, tmp_path):
+        root = str(Path(__file__).parents[2])
+        program = """
+import runpy, sys
+sys.argv = ["benchmarks", "--help"]
+try:
+    runpy.run_module("benchmarks", run_name="__main__")
+except SystemExit as end:
+    print(end.code, [name for name in ("jax", "matplotlib", "numpy") if name in sys.modules])
+"""
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+        answer = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert answer.stdout.splitlines()[-1] == "0 []"
+        assert "python -m benchmarks --fast" in answer.stdout

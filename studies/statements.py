@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from dpmcmc.studies import settings
-from dpmcmc.studies.tables import Table, median_of, number, quantile
+from studies import settings
+from studies.tables import Table, median_of, number, quantile
 
 _NUM_SKEWED_RECORDS = 100_000
 _SKEWED_FRACTIONS = (0.05, 0.01, 0.001)
@@ -66,14 +66,14 @@ def of_comparison(table: Table) -> list[Statement]:
         ("dp-sgld-t1-tight", "dp-sgnht-tight", "dp-hmc"),
         ("dp-sgld", "dp-sgnht", "dp-hmc-default"),
     ]
-    present = {row["sampler"] for row in table}
+    present = set(table["sampler"])
     chosen = [names for names in others if present.issuperset(names)]
     return paper + [accept_tests_win(table, two, three, "a check beside the paper", one) for two, three, one in chosen]
 
 
 def _levels(table: Table, model: str, names: Sequence[str]) -> list[float]:
     """Return the ε at which all of these algorithms were run."""
-    ran = [{row["epsilon"] for row in table if row["model"] == model and row["sampler"] == name} for name in names]
+    ran = [set(table.loc[(table["model"] == model) & (table["sampler"] == name), "epsilon"]) for name in names]
     return sorted(set.intersection(*ran))
 
 
@@ -152,15 +152,11 @@ def little_clipping_is_harmless(table: Table) -> Statement:
     about 6 times in 10,000.
     """
     lines, verdicts = [], []
-    for model, algorithm in dict.fromkeys((row["model"], row["sampler"]) for row in table):
-        rows = [row for row in table if (row["model"], row["sampler"]) == (model, algorithm)]
+    for (model, algorithm), rows in table.groupby(["model", "sampler"], sort=False):
         label = f"{model}, {settings.CLIPPING_ROWS[algorithm]}"
-        clipped = {
-            bound: quantile((row["ratios_clipped"] for row in rows if row["bound"] == bound), 0.5)
-            for bound in sorted({row["bound"] for row in rows})
-        }
+        clipped = {bound: median_of(runs, "ratios_clipped") for bound, runs in rows.groupby("bound")}
         unclipped = [bound for bound in clipped if clipped[bound] < _UNCLIPPED or bound == max(clipped)]
-        values = [row["mmd"] for row in rows if row["bound"] in unclipped]
+        values = rows.loc[rows["bound"].isin(unclipped), "mmd"]
         largest = quantile(values, 1.0)
         lines.append(
             f"{label}, unclipped (b ≥ {min(unclipped):g}): median MMD {number(quantile(values, 0.5))}, "
@@ -168,7 +164,7 @@ def little_clipping_is_harmless(table: Table) -> Statement:
         )
         for bound, fraction in clipped.items():
             if bound not in unclipped and fraction < settings.CLIPPED_GUIDELINE:
-                median = quantile((row["mmd"] for row in rows if row["bound"] == bound), 0.5)
+                median = median_of(rows, "mmd", bound=bound)
                 verdicts.append(median <= largest)
                 lines.append(
                     f"{label}, b = {bound:g}: {100.0 * fraction:.2g} % clipped, median MMD {number(median)}: "

@@ -5,13 +5,15 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+
+Fact = str | float | None
+"""A number or a text about the machine; None if it cannot be found out."""
 
 _PACKAGES = ("dpmcmc", "jax", "jaxlib", "blackjax", "numpy", "opendp")
 
 
-def describe() -> dict[str, Any]:
-    """Return the machine's description. Take it first: the load is that of the others."""
+def describe() -> dict[str, Fact]:
+    """Return the machine's description. Call it before measuring, so that the load is that of other programs."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on all systems
     return {
         "cpu": _cpu(),
@@ -65,13 +67,10 @@ def _memory_gb() -> float | None:
 
 
 def _commit() -> str | None:
-    """Return the commit that this file belongs to (with + for changes), or None where it is not under version control.
-
-    A package installed below somebody else's repository is not part of it.
-    """
-    here = Path(__file__)
+    """Return the commit that this file belongs to, with + if files were changed; None if it is not in a repository."""
+    here = Path(__file__).resolve()
     git = ("git", "-C", str(here.parent))
-    if _output(*git, "ls-files", str(here.parent.parent / "__init__.py")) is None:
+    if _output(*git, "ls-files", str(here)) is None:
         return None
     commit = _output(*git, "rev-parse", "--short=12", "HEAD")
     return commit and commit + ("+" if _output(*git, "status", "--porcelain") else "")

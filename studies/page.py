@@ -3,17 +3,15 @@
 The text around the markers is written by hand and left alone; what stands between them comes from results alone.
 """
 
-import csv
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dpmcmc.errors import QueryError
 from dpmcmc.output import OutputError, replace_file
-from dpmcmc.studies import tables
-from dpmcmc.studies.tables import Table
+from studies import tables
+from studies.tables import Table
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 _FIGURES = {
@@ -59,30 +57,20 @@ def write_page(folders: Sequence[Path], page: Path) -> list[Path]:
 
 
 def read_table(folder: Path) -> tuple[str, Table]:
-    """Return which study a folder holds, and its table; numbers as numbers, what is empty as NaN."""
+    """Return which study a folder holds, and its table."""
     try:
-        with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
-            lines = list(csv.DictReader(file))
+        table = tables.read_csv(folder / "results.csv")
     except OSError as error:
         raise QueryError(
-            f"{str(folder)!r} has no results.csv ({error.strerror}); give a folder that `reproduce` has written"
+            f"{str(folder)!r} has no results.csv ({error.strerror}); give a folder that `python -m studies` has written"
         ) from None
-    study = "comparison" if lines and "epsilon" in lines[0] else "clipping"
-    texts = ("model", "sampler", "label", "in_paper", "accountant", "privacy", "dpmcmc", "jax", "commit")
-    whole = ("repeat", "iterations", "iterations_per_chain", "thin", "kept_draws", "num_records", "study_seed", "seed")
-
-    def value(name: str, text: str) -> Any:
-        if name in texts:
-            return text
-        return int(text) if name in whole else float(text or "nan")
-
-    return study, [{name: value(name, text) for name, text in line.items()} for line in lines]
+    return "comparison" if "epsilon" in table else "clipping", table
 
 
 def _section(folder: Path, study: str, table: Table) -> str:
     """Return the results of one study as Markdown."""
     parts = [f"## Results: {study}", _provenance(folder, table), "### Statements", _statements(folder)]
-    for model in dict.fromkeys(row["model"] for row in table):
+    for model in table["model"].unique():
         for measure in _SHOWN[study]:
             parts.append(f"### {model}: {tables.MEASURES[measure]}, median (quartiles)")
             parts.append(tables.markdown(table, study, measure, model))
@@ -93,14 +81,14 @@ def _section(folder: Path, study: str, table: Table) -> str:
 
 def _provenance(folder: Path, table: Table) -> str:
     def listed(name: str) -> str:
-        return ", ".join(dict.fromkeys(str(row[name]) for row in table if row[name] != "")) or "unknown"
+        return ", ".join(str(value) for value in table[name].unique() if value != "") or "unknown"
 
     invocations = [json.loads(line) for line in (folder / "invocations.jsonl").read_text().splitlines()]
     hours = sum(entry["seconds"] for entry in invocations) / 3600.0
-    work = sum(row["seconds"] for row in table) / 3600.0
+    work = table["seconds"].sum() / 3600.0
     return (
         f"{len(table)} runs of {listed('num_records')} records, study seed {listed('study_seed')}; "
-        f"{', '.join(dict.fromkeys(row['privacy'] for row in table))}. Commit {listed('commit')}, "
+        f"{listed('privacy')}. Commit {listed('commit')}, "
         f"dpmcmc {listed('dpmcmc')}, jax {listed('jax')}. Wall-clock time {hours:.2f} h in {len(invocations)} "
         f"invocation{'s' if len(invocations) > 1 else ''}; the runs add up to {work:.2f} core hours."
     )
@@ -117,9 +105,7 @@ def _statements(folder: Path) -> str:
 
 def _times(table: Table) -> str:
     lines = []
-    for model, label in dict.fromkeys((row["model"], row["label"]) for row in table):
-        rows = [row for row in table if (row["model"], row["label"]) == (model, label)]
-        seconds, sampling = sum(row["seconds"] for row in rows), sum(row["seconds_sampling"] for row in rows)
-        iterations = sum(row["iterations_per_chain"] for row in rows)
-        lines.append([f"{model}, {label}", str(len(rows)), f"{iterations:,}", f"{seconds:,.0f}", f"{sampling:,.0f}"])
+    for (model, label), rows in table.groupby(["model", "label"], sort=False):
+        steps, seconds, sampling = rows[["iterations_per_chain", "seconds", "seconds_sampling"]].sum()
+        lines.append([f"{model}, {label}", str(len(rows)), *(f"{value:,.0f}" for value in (steps, seconds, sampling))])
     return tables.markdown_table(["", "runs", "steps of 4 chains", "core seconds", "of them sampling"], lines)

@@ -1,19 +1,19 @@
-"""How times are taken: contestants in turns in one loop, medians and quartiles.
+"""How times are taken: the contestants alternate in one loop; medians and quartiles are kept.
 
-On a shared machine a single time means little, and two times taken one after the other mean no more. In turns (a, b,
-a, b, …) a slow minute hits all alike and leaves the ratio of medians where it was.
+Other programs on the machine make single times unreliable. If contestants alternate (a, b, a, b, …), a slow minute
+slows all of them down and hardly changes the ratio of their medians.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 
 class Pace(NamedTuple):
-    """How long a comparison goes on: at least so many rounds, at most so many, no new one after so many seconds."""
+    """How long a comparison goes on: at least ``min_rounds``, then until ``seconds`` have passed or ``max_rounds``."""
 
     min_rounds: int
     max_rounds: int
@@ -21,7 +21,7 @@ class Pace(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Seconds: the median over the rounds and the quartiles, which show how noisy the machine was."""
+    """Seconds of one call: the median over the rounds, and the quartiles, which show how much the times varied."""
 
     median: float
     lower_quartile: float
@@ -49,19 +49,20 @@ class Timing(NamedTuple):
 
 
 def interleave(
-    contestants: Mapping[str, Callable[[], Any]], pace: Pace, clock: Callable[[], float] = time.perf_counter
+    contestants: Mapping[str, Callable[[], object]], pace: Pace, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Timing]:
-    """Time functions in turns.
+    """Time functions alternately.
 
     Parameters
     ----------
     contestants
-        Functions of no arguments by name. Each is called once before, which compiles it, unless it says that it is
-        ``ready``; what it returns is waited for (``block_until_ready``), as JAX computes asynchronously.
+        Functions without arguments, by name. Each is called once beforehand, which compiles it, unless it has an
+        attribute ``ready`` that is true. A call ends when its result is there (``block_until_ready``): JAX returns
+        before it has computed.
     pace
         How many rounds.
     clock
-        For tests.
+        Returns the time in seconds; tests give their own.
 
     Examples
     --------

@@ -8,9 +8,10 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import dpmcmc
+from dpmcmc.presets import paper_settings
 
 NUM_RECORDS = 100_000
 NUM_CHAINS = 4
@@ -25,64 +26,11 @@ POSTERIOR_EPSILON = 15.0
 CLIPPED_GUIDELINE = 0.2
 """The paper's guideline: clipping fewer than this fraction of the log-ratios does no harm."""
 
-# What ends in `_per_root_n` is multiplied by √n, `_times_n` divided by n.
-_PAPER_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "paper-banana": {
-        "dp-hmc": {
-            "step_size": 0.006,
-            "num_leapfrog": 25,
-            "ratio_clip": 0.1,
-            "gradient_clip": 0.05,
-            "ratio_noise_per_root_n": 0.10,
-            "gradient_noise_per_root_n": 0.55,
-        },
-        "dp-penalty": {"proposal_scale": 0.06, "ratio_clip": 0.15, "ratio_noise_per_root_n": 0.17},
-        "dp-sgld": {"batch_size": 1000, "gradient_clip": 0.2, "step_size_times_n": 1.0, "temperature": 0.5},
-        "dp-sgnht": {"batch_size": 1000, "gradient_clip": 0.2, "step_size_times_n": 100.0, "diffusion": 50.0},
-    },
-    "paper-gaussian": {
-        "dp-hmc": {
-            "step_size": 0.00015,
-            "num_leapfrog": 12,
-            "ratio_clip": 6.0,
-            "gradient_clip": 10.0,
-            "ratio_noise_per_root_n": 0.10,
-            "gradient_noise_per_root_n": 0.25,
-        },
-        "dp-penalty": {"proposal_scale": 0.0007, "ratio_clip": 10.0, "ratio_noise_per_root_n": 0.05},
-        "dp-sgld": {"batch_size": 1000, "gradient_clip": 15.0, "step_size_times_n": 0.008, "temperature": 0.5},
-        "dp-sgnht": {"batch_size": 1000, "gradient_clip": 12.0, "step_size_times_n": 0.2, "diffusion": 30.0},
-    },
-}
+Model = dpmcmc.models.Banana | dpmcmc.models.GaussianMean
+PrivateSampler = dpmcmc.DPHMC | dpmcmc.DPPenalty | dpmcmc.DPSGLD | dpmcmc.DPSGNHT
+Sampler = PrivateSampler | dpmcmc.HMC | dpmcmc.RWMH
+
 _CLASSES = {"dp-hmc": "DPHMC", "dp-penalty": "DPPenalty", "dp-sgld": "DPSGLD", "dp-sgnht": "DPSGNHT"}
-
-
-def paper_settings(preset: str, sampler: str, num_records: int) -> dict[str, Any]:
-    """Return the arguments of a sampler as in the paper's experiments, noise scaled with √n.
-
-    Parameters
-    ----------
-    preset
-        "paper-banana" or "paper-gaussian".
-    sampler
-        "dp-hmc", "dp-penalty", "dp-sgld" or "dp-sgnht".
-    num_records
-        n. The paper has 100,000.
-
-    Examples
-    --------
-    >>> paper_settings("paper-banana", "dp-penalty", 10_000)
-    {'proposal_scale': 0.06, 'ratio_clip': 0.15, 'ratio_noise': 17.0}
-    """
-    settings: dict[str, Any] = {}
-    for name, value in _PAPER_SETTINGS[preset][sampler].items():
-        if name.endswith("_per_root_n"):
-            settings[name.removesuffix("_per_root_n")] = value * math.sqrt(num_records)
-        elif name.endswith("_times_n"):
-            settings[name.removesuffix("_times_n")] = value / num_records
-        else:
-            settings[name] = value
-    return settings
 
 
 # ------------------------------------------------------------------------------------------------- comparison
@@ -120,7 +68,7 @@ class Row:
     label: str
     sampler: str
     accountant: Accountant = "gaussian"
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, str | float] = field(default_factory=dict)
     in_paper: bool = False
     figure: Literal["main", "variants"] = "main"
 
@@ -144,14 +92,18 @@ ROWS: dict[str, Row] = {
 
 
 @functools.cache
-def make_model(model: str) -> Any:
+def make_model(model: str) -> Model:
     """Return the paper's model of this name."""
     return dpmcmc.models.Banana() if model == "banana" else dpmcmc.models.GaussianMean.paper()
 
 
-def make_sampler(row: Row, model: str, num_records: int) -> Any:
-    """Return a row's sampler; for another n than the paper's, moves follow the posterior's width, batches hold 1 %."""
-    arguments = paper_settings(f"paper-{model}", row.sampler, num_records) | dict(row.changes)
+def make_sampler(row: Row, model: str, num_records: int) -> PrivateSampler:
+    """Return the sampler of a row.
+
+    If n is not the paper's, step sizes and proposals are scaled with the width of the posterior, and a batch keeps the
+    paper's share of the records, 1 %.
+    """
+    arguments: dict[str, Any] = paper_settings(f"paper-{model}", row.sampler, num_records) | dict(row.changes)
     width = _width(num_records)
     if row.sampler == "dp-hmc":
         arguments["step_size"] *= width
@@ -159,7 +111,8 @@ def make_sampler(row: Row, model: str, num_records: int) -> Any:
         arguments["proposal_scale"] *= width
     else:
         arguments["batch_size"] = max(1, round(arguments["batch_size"] * num_records / NUM_RECORDS))
-    return getattr(dpmcmc, _CLASSES[row.sampler])(**arguments)
+    made: PrivateSampler = getattr(dpmcmc, _CLASSES[row.sampler])(**arguments)
+    return made
 
 
 def _width(num_records: int) -> float:
@@ -170,6 +123,22 @@ def _width(num_records: int) -> float:
 # --------------------------------------------------------------------------------------------------- clipping
 
 
+class HMCSettings(NamedTuple):
+    """HMC of the clipping experiment; ``num_steps`` is the number of iterations of each chain."""
+
+    step_size: float
+    num_leapfrog: int
+    gradient_clip: float
+    num_steps: int
+
+
+class RWMHSettings(NamedTuple):
+    """The random walk of the clipping experiment; ``num_steps`` is the number of iterations of each chain."""
+
+    proposal_scale: float
+    num_steps: int
+
+
 @dataclass(frozen=True)
 class ClippingSettings:
     """The clipping experiment of one model: no noise, the bound of the log-ratios varied.
@@ -178,41 +147,43 @@ class ClippingSettings:
     ----------
     bounds
         Clip bounds b of the log-ratios.
-    hmc
-        Step size, leapfrog steps, gradient clip bound and iterations of each chain.
-    rwmh
-        Proposal sd and iterations of each chain.
+    hmc, rwmh
+        Settings of the two samplers.
     """
 
     bounds: tuple[float, ...]
-    hmc: tuple[float, int, float, int]
-    rwmh: tuple[float, int]
+    hmc: HMCSettings
+    rwmh: RWMHSettings
 
 
 CLIPPING = {
     "banana": ClippingSettings(
-        (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.5, 1.0, 10.0), hmc=(0.01, 100, 10.0, 1000), rwmh=(0.3, 12_000)
+        (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.5, 1.0, 10.0),
+        HMCSettings(step_size=0.01, num_leapfrog=100, gradient_clip=10.0, num_steps=1000),
+        RWMHSettings(proposal_scale=0.3, num_steps=12_000),
     ),
     "gaussian": ClippingSettings(
-        (0.1, 0.2, 1.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0), hmc=(0.0005, 12, 100.0, 1000), rwmh=(0.0007, 25_000)
+        (0.1, 0.2, 1.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0),
+        HMCSettings(step_size=0.0005, num_leapfrog=12, gradient_clip=100.0, num_steps=1000),
+        RWMHSettings(proposal_scale=0.0007, num_steps=25_000),
     ),
 }
 CLIPPING_ROWS = {"hmc": "HMC", "rwmh": "RWMH"}
 
 
-def make_clipping_sampler(algorithm: str, model: str, bound: float, num_records: int) -> tuple[Any, int]:
+def make_clipping_sampler(
+    algorithm: str, model: str, bound: float, num_records: int
+) -> tuple[dpmcmc.HMC | dpmcmc.RWMH, int]:
     """Return the sampler without noise and the number of steps of each chain."""
-    settings, width = CLIPPING[model], _width(num_records)
+    hmc, rwmh, width = CLIPPING[model].hmc, CLIPPING[model].rwmh, _width(num_records)
     if algorithm == "hmc":
-        step_size, num_leapfrog, gradient_clip, num_steps = settings.hmc
         sampler = dpmcmc.HMC(
-            step_size * width,
-            num_leapfrog,
+            hmc.step_size * width,
+            hmc.num_leapfrog,
             ratio_clip=bound,
-            gradient_clip=gradient_clip,
+            gradient_clip=hmc.gradient_clip,
             leapfrog="momentum_first",
             jitter="halton_from_zero",
         )
-        return sampler, num_steps
-    proposal_scale, num_steps = settings.rwmh
-    return dpmcmc.RWMH(proposal_scale * width, ratio_clip=bound), num_steps
+        return sampler, hmc.num_steps
+    return dpmcmc.RWMH(rwmh.proposal_scale * width, ratio_clip=bound), rwmh.num_steps

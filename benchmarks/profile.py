@@ -1,7 +1,8 @@
-"""Where the time of a private gradient goes, part by part: ``python -m dpmcmc.benchmarks.profile``.
+"""Where the time of a private gradient goes, part by part: ``python -m benchmarks.profile``.
 
-Synthetic records of the benchmark's logistic regression (n = 100,000, d = 20, float32). Every row adds one part of the
-work to the row before, so differences between rows are the cost of the parts. Shows un-noised sums to nobody.
+Synthetic records of the benchmark's logistic regression (n = 100,000, d = 20, float32). Each of the first
+rows adds one part of the work to the row before, so that their differences are the costs of the parts. No sum without
+noise is shown.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dpmcmc.models import LogisticRegression
 NUM_RECORDS, DIMENSION, ROUNDS = 100_000, 20, 31
 
 
-def _median_ms(function: Callable[[], Any]) -> float:
+def _median_ms(function: Callable[[], object]) -> float:
     jax.block_until_ready(function())
     times = []
     for _ in range(ROUNDS):
@@ -44,7 +45,7 @@ def parts_of_a_gradient(num_chains: int) -> dict[str, float]:
         kernel: Any = curator.passes.kernel
         records, noise = curator.secret_records, np.zeros(theta.shape, np.int64)
 
-        def over_tiles(tile_sum: Callable[..., Any], gradient: bool) -> float:
+        def over_tiles(tile_sum: Callable[..., jax.Array], gradient: bool) -> float:
             compiled = jax.jit(
                 lambda records, theta: placement.sum_over_tiles(
                     curator._mesh, kernel, NUM_RECORDS, tile_sum, records, theta, gradient=gradient

@@ -1,7 +1,8 @@
-"""The contestants: functions of no arguments that do the work once, ready to be timed.
+"""The contestants: functions without arguments that do the work to be timed once.
 
-Everything is an argument of compiled code, nothing a constant, and states go on from call to call as in a run. The
-private side runs what a private run runs, with noise that was drawn before; the others run in JAX's default float32.
+All data are arguments of the compiled code, never constants that the compiler could compute with beforehand, and a
+chain goes on from call to call as in a run. The private side runs the code of a private run, with noise that was drawn
+before; the others run in JAX's default float32.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcmc.benchmarks.problems import Problem, log_density
+from benchmarks.problems import Problem, log_density
 from dpmcmc.curator import Curator, NoiseSource, SeededNoiseNotPrivate
 from dpmcmc.curator.curator import exact_arithmetic
 from dpmcmc.curator.queries import Gradient
@@ -23,7 +24,7 @@ from dpmcmc.inference.blocks import Random, Shape, compile_run, draw_noise, sett
 from dpmcmc.privacy import Budget
 from dpmcmc.samplers import DPHMC, Sampler
 
-Contestant = Callable[[], Any]
+Contestant = Callable[[], object]
 Starts = NDArray[np.float64]
 
 # A budget that no benchmark exhausts: it is charged because charging takes time. The records are synthetic.
@@ -31,14 +32,14 @@ EPSILON, DELTA = 1e4, 1e-6
 
 
 class Ready:
-    """A contestant that is compiled already and need not be called before it is timed: a call may take seconds."""
+    """A contestant that is compiled already: it need not be called before it is timed, which may take seconds."""
 
     ready = True
 
     def __init__(self, call: Contestant) -> None:
         self._call = call
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         """Do the work."""
         return self._call()
 
@@ -69,14 +70,14 @@ def private_gradient(problem: Problem, curator: Curator, theta: Starts) -> Conte
     """Return one clipped, exactly summed and noised gradient for each chain, as compiled blocks compute it."""
     bind = curator.oracle(Gradient(problem.gradient_clip, 0.1 * float(np.sqrt(problem.num_records))), None)
 
-    def answer(records: Any, theta: jax.Array, noise: jax.Array) -> Any:
+    def answer(records: Any, theta: jax.Array, noise: jax.Array) -> jax.Array:
         return bind(records).gradient(theta, noise).value
 
     with exact_arithmetic():
         compiled = jax.jit(answer, compiler_options=COMPILER_OPTIONS)
         arguments = curator.secret_records, jnp.asarray(theta), jnp.zeros(theta.shape, jnp.int64)
 
-    def call() -> Any:
+    def call() -> jax.Array:
         with exact_arithmetic():
             return compiled(*arguments)
 
@@ -124,7 +125,7 @@ class PrivateDraws:
             self._settings, self._noise, self._active = jax.tree.map(jnp.asarray, inputs)
             self._key = run.keys[1]
 
-    def __call__(self) -> Any:
+    def __call__(self) -> jax.Array:
         """Run the block; return the positions, draws × chains × parameters."""
         with exact_arithmetic():
             self._state, positions, _ = self._run(
@@ -138,15 +139,15 @@ def private_runs(
 ) -> dict[str, Contestant]:
     """Return runs of many blocks as ``dpmcmc.sample`` makes them, one for each source of noise.
 
-    The noise of the next block is drawn in a thread beside, and the budget is charged. All of them run the same
-    compiled block: nothing but the noise differs.
+    While one block runs, a thread draws the noise of the next, and the budget is charged. All runs use the same
+    compiled code and differ only in their noise.
     """
     curators = {name: curator_of(problem, source) for name, source in noise.items()}
     shape = Shape(len(theta), num_blocks * draws_per_block, 1, draws_per_block)
     with exact_arithmetic():
         runs = {name: _ready_run(curator, sampler, theta, shape) for name, curator in curators.items()}
 
-    def call(run: sampling._Run) -> Any:
+    def call(run: sampling._Run) -> object:
         with exact_arithmetic():
             # The package's own loop, so that what is timed is what a user waits for.
             return sampling._run_blocks(run, False).done
@@ -193,7 +194,7 @@ class BlackjaxDraws:
         self._key = jax.random.key(1)
         self._block = jax.jit(block).lower(self._records, self._state, self._key).compile()
 
-    def __call__(self) -> Any:
+    def __call__(self) -> jax.Array:
         """Run the block; return the positions, draws × chains × parameters."""
         self._state, positions = self._block(self._records, self._state, self._key)
         return positions
@@ -213,7 +214,7 @@ def products(problem: Problem, theta: Starts, num_gradients: int, *, exact: bool
     def gradient(theta: jax.Array, features: jax.Array, wide_features: jax.Array) -> jax.Array:
         return (theta @ features.T).astype(wide) @ wide_features
 
-    def draw(theta: jax.Array, features: jax.Array, wide_features: jax.Array) -> Any:
+    def draw(theta: jax.Array, features: jax.Array, wide_features: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         def step(position: jax.Array, _: None) -> tuple[jax.Array, None]:
             # Each product depends on the one before, so that none can be left out.
             move = 1e-9 * gradient(position, features, wide_features)
@@ -227,7 +228,7 @@ def products(problem: Problem, theta: Starts, num_gradients: int, *, exact: bool
         features = problem.records["X"]
         arguments = jnp.asarray(theta, jnp.float32), jnp.asarray(features), jnp.asarray(features, wide)
 
-    def call() -> Any:
+    def call() -> object:
         with jax.enable_x64(exact):
             return compiled(*arguments)
 

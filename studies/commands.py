@@ -1,30 +1,36 @@
-"""The commands `dpmcmc reproduce …`: run a study, write its tables, figures and statements, and put them into a page.
+"""The commands `python -m studies …`: run a study, write its tables, figures and statements, and put them into a page.
 
 Modules that take long to load are imported inside the commands, so that help texts come at once.
 """
 
+import importlib.util
 import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from dpmcmc.errors import QueryError
+from dpmcmc.errors import DPMCMCError, QueryError
+from studies.exits import Commands
 
 if TYPE_CHECKING:
-    from dpmcmc.studies.cells import Cell
-    from dpmcmc.studies.runner import Outcome
-    from dpmcmc.studies.statements import Statement
-    from dpmcmc.studies.tables import Table
+    from studies.cells import Array, Cell
+    from studies.runner import Outcome
+    from studies.statements import Statement
+    from studies.tables import Table
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Run the experiments of the paper again: *Differentially Private Hamiltonian Monte Carlo* (Räisä, Koskela, "
     "Honkela). All data are synthetic and all runs seeded: **nothing here is private**.",
 )
@@ -62,8 +68,8 @@ JobsOption = Annotated[
 
 @app.command(
     epilog="**Examples**\n\n"
-    "`dpmcmc reproduce comparison --out comparison`   the whole of it, for hours\n\n"
-    "`dpmcmc reproduce comparison --out small --epsilon 4 --epsilon 15 --repeats 2 --sampler paper`   a part of it"
+    "`python -m studies comparison --out comparison`   the whole of it, for hours\n\n"
+    "`python -m studies comparison --out small --epsilon 4 --epsilon 15 --repeats 2 --sampler paper`   a part of it"
 )
 def comparison(
     out: OutOption,
@@ -94,8 +100,8 @@ def comparison(
     Writes results.csv (a row for each run; Parquet too if pyarrow is installed), summary.csv and summary.md (medians
     and quartiles), statements.txt and statements.json, and figures as PDF and PNG.
     """
-    from dpmcmc.studies import settings
-    from dpmcmc.studies.cells import Cell
+    from studies import settings
+    from studies.cells import Cell
 
     levels = _checked_levels("--epsilon", settings.EPSILONS if epsilon is None else epsilon)
     names = _checked_samplers(sampler)
@@ -118,8 +124,8 @@ def comparison(
 
 @app.command(
     epilog="**Examples**\n\n"
-    "`dpmcmc reproduce clipping --out clipping`   the whole of it\n\n"
-    "`dpmcmc reproduce clipping --out small --algorithm rwmh --repeats 2 --model banana`   a part of it"
+    "`python -m studies clipping --out clipping`   the whole of it\n\n"
+    "`python -m studies clipping --out small --algorithm rwmh --repeats 2 --model banana`   a part of it"
 )
 def clipping(
     out: OutOption,
@@ -143,8 +149,8 @@ def clipping(
     Writes the same files as `comparison`, and checks beside the paper's 20 % guideline a model with skewed scores, for
     which it does not hold.
     """
-    from dpmcmc.studies import settings
-    from dpmcmc.studies.cells import Cell
+    from studies import settings
+    from studies.cells import Cell
 
     given = None if bound is None else _checked_levels("--bound", bound)
     _check_repeats("--repeats", repeats, lowest=1)
@@ -170,7 +176,8 @@ def report(
     Replaces what stands between the lines `<!-- measured: begin -->` and `<!-- measured: end -->`, and copies the
     figures into a folder beside the page.
     """
-    from dpmcmc.studies.page import write_page
+    _require_packages()
+    from studies.page import write_page
 
     for path in write_page(folders, to):
         typer.echo(f"wrote {path}")
@@ -179,8 +186,19 @@ def report(
 # ------------------------------------------------------------------------------------------------------ options
 
 
+class MissingPackageError(DPMCMCError):
+    """A package that only the studies need is not installed."""
+
+
+def _require_packages() -> None:
+    """Refuse to start without what the tables and figures need: better now than after hours of running."""
+    for name in ("pandas", "matplotlib"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingPackageError(f"{name} is not installed, and the studies need it; pip install -e '.[studies]'")
+
+
 def _models(model: ModelChoice) -> list[str]:
-    from dpmcmc.studies import settings
+    from studies import settings
 
     return list(settings.MODELS) if model is ModelChoice.all else [model.value]
 
@@ -199,7 +217,7 @@ def _check_repeats(option: str, value: int, lowest: int) -> None:
 
 def _checked_samplers(given: Sequence[str] | None) -> list[str]:
     """Return the names of rows in the order of the table."""
-    from dpmcmc.studies import settings
+    from studies import settings
 
     groups = {
         "all": list(settings.ROWS),
@@ -221,9 +239,10 @@ Files = Callable[[Path, "Table", "list[Cell]"], "list[Statement]"]
 
 def _study(study: str, cells: "list[Cell]", out: Path, jobs: int | None, write: Files) -> None:
     """Run what is missing, write the files, say what was found."""
+    _require_packages()
     from dpmcmc.output import prepare_folder
-    from dpmcmc.studies import settings, tables
-    from dpmcmc.studies.runner import run_cells
+    from studies import settings, tables
+    from studies.runner import run_cells
 
     if not cells:
         raise QueryError("nothing to run; give more --repeats, --variant-repeats or another --sampler")
@@ -248,7 +267,7 @@ def _study(study: str, cells: "list[Cell]", out: Path, jobs: int | None, write: 
         )
         raise typer.Exit(130)
     table, done = tables.collect(out, study, first.num_records, first.seed)
-    if table:
+    if not table.empty:
         statements = write(out, table, done)
         for statement in statements:
             typer.echo(str(statement))
@@ -282,64 +301,63 @@ def _log(out: Path, study: str, number: int, outcome: "Outcome") -> None:
 def _common_files(out: Path, study: str, table: "Table", statements: "list[Statement]") -> None:
     """Write the tables and the statements of a study."""
     from dpmcmc.output import replace_file
-    from dpmcmc.studies import tables
+    from studies import tables
 
     tables.write_csv(out / "results.csv", table)
     tables.write_parquet(out / "results.parquet", table)
     tables.write_csv(out / "summary.csv", tables.summarise(table, study))
     parts = ["# Medians (quartiles) over the repeats", "Synthetic data, seeded runs: not private."]
-    for model in dict.fromkeys(row["model"] for row in table):
+    for model in table["model"].unique():
         for measure, title in tables.MEASURES.items():
             parts += [f"## {model}: {title}", tables.markdown(table, study, measure, model)]
         parts += [f"## {model}: iterations of each chain", tables.iterations_markdown(table, study, model)]
     replace_file(out / "summary.md", ("\n\n".join(parts) + "\n").encode())
     replace_file(out / "statements.txt", ("\n".join(map(str, statements)) + "\n").encode())
-    content: list[dict[str, Any]] = [statement.to_dict() for statement in statements]
+    content = [statement.to_dict() for statement in statements]
     replace_file(out / "statements.json", json.dumps(content, indent=1, ensure_ascii=False).encode())
 
 
 def _comparison_files(out: Path, table: "Table", cells: "list[Cell]") -> "list[Statement]":
-    from dpmcmc.studies import figures, settings
-    from dpmcmc.studies.statements import of_comparison
+    from studies import figures, settings
+    from studies.statements import of_comparison
 
     statements = of_comparison(table)
     _common_files(out, "comparison", table, statements)
     figures.write_figure(figures.comparison_figure(table), out / "figure1")
-    for model in dict.fromkeys(row["model"] for row in table):
+    for model in table["model"].unique():
         figures.write_figure(figures.full_figure(table, model), out / f"figure1_full_{model}")
-    if any(settings.ROWS[row["sampler"]].figure == "variants" for row in table):
+    if any(settings.ROWS[name].figure == "variants" for name in table["sampler"].unique()):
         figures.write_figure(figures.comparison_figure(table, "variants"), out / "figure1_variants")
     runs = _best_median_worst(out, table, cells)
     if runs:
-        from dpmcmc.studies.cells import make_problem
+        from dpmcmc.models import Banana
+        from studies.cells import make_problem
 
         problem = make_problem("banana", cells[0].num_records, cells[0].seed)
+        assert isinstance(problem.model, Banana)
         figures.write_figure(figures.posterior_figure(runs, problem.model, problem.data), out / "figure2")
     return statements
 
 
-def _best_median_worst(out: Path, table: "Table", cells: "list[Cell]") -> dict[str, dict[str, Any]]:
+def _best_median_worst(out: Path, table: "Table", cells: "list[Cell]") -> "dict[str, dict[str, Array]]":
     """Return the kept draws of three runs of each algorithm, chosen by MMD as in the paper's code."""
-    from dpmcmc.studies import settings
-    from dpmcmc.studies.cells import keeps_draws, read_draws
+    from studies import settings
+    from studies.cells import keeps_draws, read_draws
 
-    runs: dict[str, dict[str, Any]] = {}
+    by_mmd = table["mmd"].reset_index(drop=True).sort_values(kind="stable")
+    places = [place for place, mmd in by_mmd.items() if keeps_draws(cells[place]) and math.isfinite(mmd)]
+    runs: dict[str, dict[str, Array]] = {}
     for name, row in settings.ROWS.items():
-        kept = [
-            (line["mmd"], place)
-            for place, line in enumerate(table)
-            if line["sampler"] == name and keeps_draws(cells[place]) and math.isfinite(line["mmd"])
-        ]
-        if kept and row.figure == "main":
-            order = [place for _, place in sorted(kept)]
+        order = [place for place in places if cells[place].row == name]
+        if order and row.figure == "main":
             chosen = {"best": order[0], "median": order[len(order) // 2], "worst": order[-1]}
             runs[row.label] = {key: read_draws(out, cells[place]).reshape(-1, 2) for key, place in chosen.items()}
     return runs
 
 
 def _clipping_files(out: Path, table: "Table", cells: "list[Cell]") -> "list[Statement]":
-    from dpmcmc.studies import figures
-    from dpmcmc.studies.statements import of_clipping
+    from studies import figures
+    from studies.statements import of_clipping
 
     statements = of_clipping(table)
     _common_files(out, "clipping", table, statements)

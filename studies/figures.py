@@ -8,10 +8,12 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -20,9 +22,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 from scipy.stats import gaussian_kde
 
+from dpmcmc.models import Banana
 from dpmcmc.output import INK, LINE, MUTED, PICTURE_STYLE, replace_file
-from dpmcmc.studies import settings
-from dpmcmc.studies.tables import MEASURES, Table
+from studies import settings
+from studies.tables import MEASURES, Table
 
 Array = NDArray[np.float64]
 
@@ -85,9 +88,9 @@ def comparison_figure(table: Table, kind: str = "main") -> Figure:
     """
     chosen = rows_of(table, kind)
     if kind == "variants":  # only budgets at which there are any
-        shown = {row["epsilon"] for row in table if settings.ROWS[row["sampler"]].figure == kind}
-        table = [row for row in table if row["epsilon"] in shown]
-    models = [model for model in settings.MODELS if any(row["model"] == model for row in table)]
+        variants = [name for name, row in settings.ROWS.items() if row.figure == kind]
+        table = table[table["epsilon"].isin(table.loc[table["sampler"].isin(variants), "epsilon"])]
+    models = [model for model in settings.MODELS if model in set(table["model"])]
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(10.0, 0.7 + 2.9 * len(models)), layout="constrained")
         axes = figure.subplots(len(models), 2, squeeze=False)
@@ -114,54 +117,30 @@ def full_figure(table: Table, model: str) -> Figure:
 
 def rows_of(table: Table, kind: str) -> list[str]:
     """Return the algorithms of the table that belong into a figure, in the order of the settings."""
-    present = {row["sampler"] for row in table}
+    present = set(table["sampler"])
     if kind == "variants":
         minibatch = [name for name in settings.ROWS if settings.ROWS[name].accountant != "gaussian" and name in present]
         return sorted(minibatch, key=lambda name: settings.ROWS[name].sampler)
     return [name for name, row in settings.ROWS.items() if name in present and row.figure == "main"]
 
 
-def _boxes(axis: Any, table: Table, model: str, measure: str, chosen: Sequence[str]) -> None:
+def _boxes(axis: Axes, table: Table, model: str, measure: str, chosen: Sequence[str]) -> None:
     """Draw boxes side by side at each ε, and every run as a dot."""
-    rows = [row for row in table if row["model"] == model]
-    levels = sorted({row["epsilon"] for row in rows if row["sampler"] in chosen})
+    rows = table[(table["model"] == model) & table["sampler"].isin(chosen)]
+    levels = sorted(rows["epsilon"].unique())
     width = min(0.2, 0.8 / max(1, len(chosen)))
     any_value = False
     for place, name in enumerate(chosen):
-        look = _look(name)
         values, positions = [], []
         for position, level in enumerate(levels):
-            runs = [row[measure] for row in rows if row["sampler"] == name and row["epsilon"] == level]
-            runs = [value for value in runs if math.isfinite(value)]
-            if runs:
+            runs = rows.loc[(rows["sampler"] == name) & (rows["epsilon"] == level), measure]
+            runs = runs[np.isfinite(runs)].to_numpy()
+            if len(runs):
                 values.append(runs)
                 positions.append(position + (place - (len(chosen) - 1) / 2) * width)
-        if not values:
-            continue
-        any_value = True
-        axis.boxplot(
-            values,
-            positions=positions,
-            widths=0.82 * width,
-            patch_artist=True,
-            whis=(0, 100),
-            showcaps=False,
-            manage_ticks=False,
-            boxprops=look | {"linewidth": 0.8},
-            medianprops={"color": INK, "linewidth": 1.3},
-            whiskerprops={"color": look["edgecolor"], "linewidth": 0.9},
-        )
-        beside = [
-            center + 0.18 * width * np.linspace(-1.0, 1.0, len(runs))
-            for center, runs in zip(positions, values, strict=True)
-        ]
-        # A single run has no box to show its colour: a diamond, empty under the tight accountant.
-        single = [(center, runs[0]) for center, runs in zip(positions, values, strict=True) if len(runs) == 1]
-        face = "white" if settings.ROWS[name].accountant == "own" else look["edgecolor"]
-        if single:
-            axis.plot(*zip(*single, strict=True), "D", color=look["edgecolor"], markerfacecolor=face, markersize=5.5)
-        dots = {"color": look["edgecolor"], "markersize": 1.6, "alpha": 0.8, "markeredgewidth": 0}
-        axis.plot(np.concatenate(beside), np.concatenate(values), "o", **dots)
+        if values:
+            any_value = True
+            _boxes_of(axis, name, positions, values, width)
     for edge in range(len(levels) - 1):
         axis.axvline(edge + 0.5, color=LINE, linewidth=0.6, zorder=0)
     axis.set_xlim(-0.5, max(0.5, len(levels) - 0.5))
@@ -169,18 +148,53 @@ def _boxes(axis: Any, table: Table, model: str, measure: str, chosen: Sequence[s
     axis.tick_params(axis="x", length=0)
     axis.set_xlabel("Privacy budget ε")
     axis.set_ylabel(_AXES[measure])
-    if not any_value:
+    if any_value:
+        _set_scale(axis, measure)
+    else:
         axis.text(0.5, 0.5, "no values", transform=axis.transAxes, ha="center", color=MUTED)
-    elif measure in _LOGARITHMIC:
+
+
+def _boxes_of(axis: Axes, name: str, positions: Sequence[float], values: Sequence[Array], width: float) -> None:
+    """Draw the boxes and dots of one algorithm, at each position the runs there."""
+    look = _look(name)
+    axis.boxplot(
+        values,
+        positions=positions,
+        widths=0.82 * width,
+        patch_artist=True,
+        whis=(0, 100),
+        showcaps=False,
+        manage_ticks=False,
+        boxprops=look | {"linewidth": 0.8},
+        medianprops={"color": INK, "linewidth": 1.3},
+        whiskerprops={"color": look["edgecolor"], "linewidth": 0.9},
+    )
+    beside = [
+        center + 0.18 * width * np.linspace(-1.0, 1.0, len(runs))
+        for center, runs in zip(positions, values, strict=True)
+    ]
+    # A single run has no box to show its colour: a diamond, empty under the tight accountant.
+    single = [(center, runs[0]) for center, runs in zip(positions, values, strict=True) if len(runs) == 1]
+    face = "white" if settings.ROWS[name].accountant == "own" else look["edgecolor"]
+    if single:
+        axis.plot(*zip(*single, strict=True), "D", color=look["edgecolor"], markerfacecolor=face, markersize=5.5)
+    dots = {"color": look["edgecolor"], "markersize": 1.6, "alpha": 0.8, "markeredgewidth": 0}
+    axis.plot(np.concatenate(beside), np.concatenate(values), "o", **dots)
+
+
+def _set_scale(axis: Axes, measure: str) -> None:
+    """Choose the vertical scale for a measure, and draw the value that it should stay below, if there is one."""
+    if measure in _LOGARITHMIC:
         _logarithmic(axis)
         if measure == "max_r_hat":
             axis.axhline(1.05, color=MUTED, linewidth=0.8, linestyle=":")
             axis.set_ylim(bottom=0.98)
+    elif measure == "acceptance":
+        axis.set_ylim(0.0, 1.0)
     else:
-        axis.set_ylim(0.0, 1.0 if measure == "acceptance" else None)
-        if measure != "acceptance":
-            axis.axhline(settings.CLIPPED_GUIDELINE, color=MUTED, linewidth=0.8, linestyle=":")
-            axis.set_ylim(0.0, max(axis.get_ylim()[1], 1.15 * settings.CLIPPED_GUIDELINE))
+        axis.set_ylim(0.0, None)
+        axis.axhline(settings.CLIPPED_GUIDELINE, color=MUTED, linewidth=0.8, linestyle=":")
+        axis.set_ylim(0.0, max(axis.get_ylim()[1], 1.15 * settings.CLIPPED_GUIDELINE))
 
 
 def _look(name: str) -> dict[str, Any]:
@@ -197,7 +211,7 @@ def _legend(figure: Figure, chosen: Sequence[str], columns: int) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=min(columns, len(patches)), columnspacing=2.0)
 
 
-def _logarithmic(axis: Any) -> None:
+def _logarithmic(axis: Axes) -> None:
     """Make the vertical axis logarithmic with plain numbers, and enough of them."""
     axis.set_yscale("log")
     low, high = axis.get_ylim()
@@ -213,12 +227,32 @@ def _logarithmic(axis: Any) -> None:
 
 # ------------------------------------------------------------------------------------------------- posteriors
 
-_RUNS: dict[str, tuple[Any, str]] = {"best": ("-", _GREEN), "median": ("--", _BLUE), "worst": (":", _VERMILLION)}
+_RUNS: dict[str, tuple[Literal["-", "--", ":"], str]] = {
+    "best": ("-", _GREEN),
+    "median": ("--", _BLUE),
+    "worst": (":", _VERMILLION),
+}
 _REGIONS = (0.5, 0.9)
 _MAX_KERNEL_DRAWS = 800
 
 
-def posterior_figure(runs: Mapping[str, Mapping[str, Array]], model: Any, data: Array) -> Figure:
+class _Straight(NamedTuple):
+    """The exact posterior of the banana, which is Gaussian and independent in the straight coordinates.
+
+    Attributes
+    ----------
+    center, scale
+        Means and standard deviations of θ₁ and θ₂ + aθ₁².
+    curvature
+        a.
+    """
+
+    center: Array
+    scale: Array
+    curvature: float
+
+
+def posterior_figure(runs: Mapping[str, Mapping[str, Array]], model: Banana, data: NDArray[np.floating]) -> Figure:
     """Draw the banana's posterior beside the best, median and worst run of each algorithm: the paper's figure 2.
 
     Parameters
@@ -233,23 +267,23 @@ def posterior_figure(runs: Mapping[str, Mapping[str, Array]], model: Any, data: 
     Densities are kernel estimates; those of the plane in the straight coordinates (θ₁, θ₂ + aθ₁²), whose map has unit
     Jacobian, because a round kernel would blur the thin banana. Regions hold 50 and 90 % of the probability.
     """
-    center, scale = model.straight_posterior_not_private(data)
-    low, high = _box(center, scale, model.curvature)
+    posterior = _Straight(*model.straight_posterior_not_private(data), model.curvature)
+    low, high = _box(posterior)
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(2.35 * len(runs) + 0.6, 6.6), layout="constrained")
         axes = figure.subplots(3, len(runs), squeeze=False, sharex=False, height_ratios=(1.0, 1.0, 1.7))
         for column, (label, draws) in enumerate(runs.items()):
             axes[0, column].set_title(label.replace(", ", ",\n"), fontsize=9.5)
             for coordinate in range(2):
-                _marginals(axes[coordinate, column], draws, coordinate, (center, scale, model.curvature), low, high)
-            _plane(axes[2, column], draws, (center, scale, model.curvature), low, high)
+                _marginals(axes[coordinate, column], draws, coordinate, posterior, low, high)
+            _plane(axes[2, column], draws, posterior, low, high)
         for line in range(2):
             axes[line, 0].set_ylabel("Density")
             top = max(axis.get_ylim()[1] for axis in axes[line])
             for axis in axes[line]:
                 axis.set_ylim(0.0, top)
         axes[2, 0].set_ylabel("θ₂")
-        handles: list[Any] = [Patch(facecolor=_ORANGE, alpha=0.45, label="exact posterior")]
+        handles: list[Artist] = [Patch(facecolor=_ORANGE, alpha=0.45, label="exact posterior")]
         handles += [
             Line2D([], [], color=colour, linestyle=style, linewidth=1.5, label=f"{name} run")
             for name, (style, colour) in _RUNS.items()
@@ -258,9 +292,9 @@ def posterior_figure(runs: Mapping[str, Mapping[str, Array]], model: Any, data: 
     return figure
 
 
-def _box(center: Array, scale: Array, curvature: float) -> tuple[Array, Array]:
+def _box(posterior: _Straight) -> tuple[Array, Array]:
     """Return the corners of a box that holds nearly all of the exact posterior, and some room for runs that err."""
-    outline = _bent(center + 2.9 * scale * _circle(), curvature)
+    outline = _bent(posterior.center + 2.9 * posterior.scale * _circle(), posterior.curvature)
     low, high = outline.min(axis=0), outline.max(axis=0)
     return low - 0.08 * (high - low), high + 0.08 * (high - low)
 
@@ -274,7 +308,7 @@ def _bent(straight: Array, curvature: float) -> Array:
     return np.stack([straight[..., 0], straight[..., 1] - curvature * straight[..., 0] ** 2], axis=-1)
 
 
-def _exact_marginal(coordinate: int, points: Array, posterior: tuple[Array, Array, float]) -> Array:
+def _exact_marginal(coordinate: int, points: Array, posterior: _Straight) -> Array:
     """Density of θ₁ (Gaussian) or of θ₂ (the mean over θ₁ of the density of θ₂ + aθ₁²)."""
     center, scale, curvature = posterior
     if coordinate == 0:
@@ -290,12 +324,7 @@ def _normal(points: Array, mean: float, scale: float) -> Array:
 
 
 def _marginals(
-    axis: Any,
-    draws: Mapping[str, Array],
-    coordinate: int,
-    posterior: tuple[Array, Array, float],
-    low: Array,
-    high: Array,
+    axis: Axes, draws: Mapping[str, Array], coordinate: int, posterior: _Straight, low: Array, high: Array
 ) -> None:
     points = np.linspace(low[coordinate], high[coordinate], 301)
     exact = _exact_marginal(coordinate, points, posterior)
@@ -319,9 +348,7 @@ def _kernel_density(values: Array, points: Array, share: float) -> Array:
     return np.asarray(gaussian_kde(values, bw_method=share * len(values) ** -0.2)(points))
 
 
-def _plane(
-    axis: Any, draws: Mapping[str, Array], posterior: tuple[Array, Array, float], low: Array, high: Array
-) -> None:
+def _plane(axis: Axes, draws: Mapping[str, Array], posterior: _Straight, low: Array, high: Array) -> None:
     center, scale, curvature = posterior
     for probability in reversed(_REGIONS):
         outline = _bent(center + math.sqrt(-2.0 * math.log1p(-probability)) * scale * _circle(), curvature)
@@ -350,17 +377,17 @@ _CLIPPING_LOOKS = {"hmc": ("o", _BLUE, -1), "rwmh": ("^", _VERMILLION, 1)}
 
 def clipping_figure(table: Table) -> Figure:
     """Draw MMD against the clip bound and against the fraction clipped, a point for each run: the paper's figure 3."""
-    models = [model for model in settings.MODELS if any(row["model"] == model for row in table)]
+    models = [model for model in settings.MODELS if model in set(table["model"])]
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(10.0, 0.6 + 3.1 * len(models)), layout="constrained")
         axes = figure.subplots(len(models), 2, squeeze=False, sharey="row")
         for (left, right), model in zip(axes, models, strict=True):
             for name, (marker, colour, side) in _CLIPPING_LOOKS.items():
-                rows = [row for row in table if row["model"] == model and row["sampler"] == name]
+                rows = table[(table["model"] == model) & (table["sampler"] == name)]
                 _against_bound(left, rows, marker, colour, side)
                 right.plot(
-                    [100.0 * row["ratios_clipped"] for row in rows],
-                    [row["mmd"] for row in rows],
+                    100.0 * rows["ratios_clipped"],
+                    rows["mmd"],
                     linestyle="",
                     marker=marker,
                     color=colour,
@@ -376,7 +403,7 @@ def clipping_figure(table: Table) -> Figure:
             right.axvline(100.0 * settings.CLIPPED_GUIDELINE, color=MUTED, linewidth=0.9, linestyle=":")
             for axis in (left, right):
                 axis.set_title(_TITLES[model])
-        handles: list[Any] = [
+        handles: list[Artist] = [
             Line2D([], [], linestyle="", marker=marker, color=colour, label=f"{settings.CLIPPING_ROWS[name]}, one run")
             for name, (marker, colour, _) in _CLIPPING_LOOKS.items()
         ]
@@ -386,12 +413,11 @@ def clipping_figure(table: Table) -> Figure:
     return figure
 
 
-def _against_bound(axis: Any, rows: Table, marker: str, colour: str, side: int) -> None:
+def _against_bound(axis: Axes, rows: Table, marker: str, colour: str, side: int) -> None:
     """Draw runs a little to the side of their bound, so that both algorithms are seen, and their medians."""
     places, medians = [], []
-    for bound in sorted({row["bound"] for row in rows}):
-        values = np.array([row["mmd"] for row in rows if row["bound"] == bound], np.float64)
-        values = values[np.isfinite(values)]
+    for bound, runs in rows.groupby("bound"):
+        values = runs["mmd"][np.isfinite(runs["mmd"])].to_numpy()
         if not len(values):
             continue
         place = bound * 1.06**side

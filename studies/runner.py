@@ -1,7 +1,8 @@
-"""Runs cells side by side in worker processes, one on each core, and continues where an earlier run stopped.
+"""Runs the cells of a study in parallel worker processes and continues where an earlier run stopped.
 
-A finished cell is a file, and a cell with a file is never run again. The parent process computes nothing: it hands out
-cells, longest first, and shows what is done and how long the rest will take.
+Every finished cell has a file with its result, and a cell with such a file is not run again. This process gives the
+cells to the workers, the longest first, and shows how many are done and how long the others will take. The workers do
+the computing, one on each core of the processor.
 """
 
 import multiprocessing
@@ -15,15 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dpmcmc.studies.cells import Cell, finish_cell, is_finished
+from studies.cells import Cell, Result, finish_cell, is_finished
 
-Work = Callable[[Cell, Path, str | None], dict[str, Any]]
+Work = Callable[[Cell, Path, str | None], Result]
+"""Runs one cell and files the result: called with the cell, the folder and the commit."""
 
 
 @dataclass
@@ -72,14 +75,14 @@ def run_cells(
     console
         Where progress is shown. Default: stderr.
     work
-        What a worker does with a cell. (Tests put in something that counts.)
+        What a worker does with a cell. Tests give something else than running it.
     """
     began = time.monotonic()
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     waiting = [cell for cell in cells if not is_finished(folder, cell)]
     outcome = Outcome(skipped=len(cells) - len(waiting))
     sizes = {cell: cell.work() for cell in waiting}
-    waiting.sort(key=lambda cell: (sizes[cell], -cell.repeat))  # taken from the end
+    waiting.sort(key=lambda cell: (sizes[cell], -cell.repeat))  # the next cell is taken from the end of the list
     cores = _cores()
     number = min(len(cores) if jobs is None else jobs, len(waiting))
     workers: list[_Worker] = []
@@ -92,12 +95,12 @@ def run_cells(
                     workers[-1].begin(folder, commit, work, waiting.pop())
                 while busy := [worker for worker in workers if worker.cell is not None]:
                     for worker in _ready(busy):
-                        cell, row, error = worker.collect()
-                        if row is None:
-                            outcome.failed.append((cell, error))
+                        answer = worker.collect()
+                        if answer.result is None:
+                            outcome.failed.append((answer.cell, answer.error))
                         else:
                             outcome.finished += 1
-                        show(cell, row, error, sizes[cell])
+                        show(answer, sizes[answer.cell])
                         if waiting:
                             worker.begin(folder, commit, work, waiting.pop())
         except KeyboardInterrupt:
@@ -110,16 +113,16 @@ def run_cells(
 
 
 def current_commit() -> str | None:
-    """Return the commit of the source tree that runs, marked if the tree was changed; None outside a repository."""
-    package = Path(__file__).resolve().parents[1]
+    """Return the commit of this repository, marked as dirty if files were changed; None if git knows nothing of it."""
+    root = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(package), *arguments]
+        command = ["git", "-C", str(root), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() / "src" / "dpmcmc" != package:
-            return None  # installed into somebody else's repository
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+            return None  # a copy inside another repository
         return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
@@ -134,7 +137,11 @@ def _cores() -> list[int]:
 
 @contextmanager
 def _environment(folder: Path) -> Iterator[None]:
-    """Set what workers inherit: one thread for linear algebra, and compiled code that is kept for the next cells."""
+    """Set environment variables for the workers: one thread for linear algebra, and a cache of compiled code.
+
+    What one cell has compiled is then loaded by the next ones with the same shapes. Variables that are already set
+    stay as they are, and the others are removed again at the end.
+    """
     wanted = {
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
@@ -151,11 +158,12 @@ def _environment(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _as_the_child_should_be(core: int | None) -> Iterator[None]:
-    """Take on for a moment what a child inherits when it is started: one core, and no ears for Ctrl-C.
+def _settings_for_a_worker(core: int | None) -> Iterator[None]:
+    """Bind this process to one core and let it ignore Ctrl-C, while a worker is started and inherits both.
 
-    XLA and BLAS count the cores when they are loaded, so that it is too late to choose one inside the child; and a
-    Ctrl-C in a terminal goes to all processes, of which only the parent should answer.
+    The worker cannot choose its core itself: XLA and BLAS count the cores when they are loaded, before any code of ours
+    runs there. And Ctrl-C in a terminal is sent to all processes, but only this one should react to it and end the
+    workers.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     pinned = core is not None and hasattr(os, "sched_setaffinity")
@@ -170,95 +178,125 @@ def _as_the_child_should_be(core: int | None) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+class Answer(NamedTuple):
+    """What a worker says about a cell: the result, or None and the text of the error."""
+
+    cell: Cell
+    result: Result | None
+    error: str
+
+
+_Pipe: TypeAlias = "connection.Connection[object, object]"
+
+
+class _Child(NamedTuple):
+    """A running process and this end of the pipe to it."""
+
+    process: SpawnProcess
+    pipe: _Pipe
+
+
 class _Worker:
-    """A process that runs one cell after the other. One that dies is replaced when the next cell comes."""
+    """Runs cells in a child process, one after the other. If the process dies, the next cell gets a new one."""
 
     def __init__(self, core: int | None) -> None:
         self._core = core
-        self._process: Any = None
-        self._pipe: Any = None
+        self._child: _Child | None = None
         self.cell: Cell | None = None
 
     def begin(self, folder: Path, commit: str | None, work: Work, cell: Cell) -> None:
-        """Hand out a cell."""
-        if self._process is None:
-            context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, folder, commit, work), daemon=True)
-            with _as_the_child_should_be(self._core):
-                self._process.start()
-            theirs.close()  # so that the pipe ends when the child does
+        """Give the child a cell to run."""
+        if self._child is None:
+            self._child = self._start(folder, commit, work)
         self.cell = cell
-        with suppress(OSError):  # a process that died meanwhile: `collect` will say so
-            self._pipe.send(cell)
+        with suppress(OSError):  # the process has died meanwhile: `collect` reports it
+            self._child.pipe.send(cell)
+
+    def _start(self, folder: Path, commit: str | None, work: Work) -> _Child:
+        """Start a new interpreter. It takes over this one's `sys.path`, so that it finds the same packages."""
+        context = multiprocessing.get_context("spawn")
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, folder, commit, work), daemon=True)
+        with _settings_for_a_worker(self._core):
+            process.start()
+        theirs.close()  # now only the child holds that end, so that its death closes the pipe
+        return _Child(process, pipe)
 
     @property
-    def waits_on(self) -> Any:
-        """What becomes ready when there is an answer, or when the process has died."""
-        return self._pipe
+    def waits_on(self) -> _Pipe:
+        """The pipe, which becomes readable when there is an answer, or when the process has died."""
+        assert self._child is not None
+        return self._child.pipe
 
-    def collect(self) -> tuple[Cell, dict[str, Any] | None, str]:
-        """Return the cell, its row (None if it failed) and the error."""
+    def collect(self) -> Answer:
+        """Return what the child says about its cell; call it when the pipe is readable."""
         assert self.cell is not None
+        assert self._child is not None
         cell, self.cell = self.cell, None
+        process, pipe = self._child
         try:
-            row, error = self._pipe.recv()
+            answer = pipe.recv()
         except (EOFError, OSError):
-            self._process.join()
-            code = self._process.exitcode
-            self._process = None
-            return cell, None, f"the worker process ended with code {code} (out of memory?)"
-        return cell, row, error
+            process.join()
+            self._child = None
+            return Answer(cell, None, f"the worker process ended with code {process.exitcode} (out of memory?)")
+        assert isinstance(answer, Answer)
+        return answer
 
     def end(self, *, kill: bool) -> None:
-        """Let the process go, at once or when it is idle."""
-        if self._process is None:
+        """End the process: at once with ``kill`` or if it still works on a cell, else by telling it to stop."""
+        if self._child is None:
             return
+        process, pipe = self._child
         if kill or self.cell is not None:
-            self._process.terminate()
+            process.terminate()
         else:
             with suppress(OSError):
-                self._pipe.send(None)
-        self._process.join(timeout=10)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+                pipe.send(None)
+        process.join(timeout=10)
+        if process.is_alive():
+            process.kill()
+            process.join()
 
 
 def _ready(workers: list[_Worker]) -> list[_Worker]:
+    """Wait until at least one worker has an answer or has died; return all such workers."""
     found = connection.wait([worker.waits_on for worker in workers])
     return [worker for worker in workers if worker.waits_on in found]
 
 
-def _serve(pipe: Any, folder: Path, commit: str | None, work: Work) -> None:
-    """Run in a worker: cells come in, rows or errors go out, until None comes in or the parent is gone."""
+def _serve(pipe: _Pipe, folder: Path, commit: str | None, work: Work) -> None:
+    """Run in the child: receive cells and send answers, until None is received or the parent is gone."""
     try:
-        for cell in iter(pipe.recv, None):
+        while isinstance(cell := pipe.recv(), Cell):
             try:
-                pipe.send((work(cell, folder, commit), ""))
+                answer = Answer(cell, work(cell, folder, commit), "")
             except Exception as error:
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 text = f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
-                pipe.send((None, text))
-    except (EOFError, OSError):  # nobody reads or writes at the other end
+                answer = Answer(cell, None, text)
+            pipe.send(answer)
+    except (EOFError, OSError):  # the parent has closed its end
         sys.exit(1)
 
 
 # --------------------------------------------------------------------------------------------------- progress
 
-Show = Callable[[Cell, dict[str, Any] | None, str, float], None]
+Show = Callable[[Answer, float], None]
+"""Shows that a cell is done: called with the answer and the work of the cell."""
 
 
 @contextmanager
 def _display(console: Console, number: int, total: float) -> Iterator[Show]:
-    """Show a bar where there is a terminal, else a line for each cell; a failure always gets a line."""
+    """Show progress: a bar on a terminal, elsewhere a line for each cell. A failure gets a line in both cases."""
     began = time.monotonic()
-    done = [0, 0.0]  # cells, work
+    cells_done, work_done = 0, 0.0
 
     def left() -> str:
-        if not done[1]:
+        """Return the time left, if the work goes on as fast as so far."""
+        if not work_done:
             return "?"
-        return _duration((time.monotonic() - began) * (total - done[1]) / done[1])
+        return _duration((time.monotonic() - began) * (total - work_done) / work_done)
 
     with Progress(
         TextColumn("{task.fields[cells]} cells"),
@@ -270,14 +308,16 @@ def _display(console: Console, number: int, total: float) -> Iterator[Show]:
     ) as bar:
         task = bar.add_task("", total=total, cells=f"0/{number}", left="?")
 
-        def show(cell: Cell, row: dict[str, Any] | None, error: str, size: float) -> None:
-            done[0], done[1] = done[0] + 1, done[1] + size
-            count = f"{done[0]}/{number}"
-            bar.update(task, completed=done[1], cells=count, left=left())
-            if row is None:
-                console.print(f"failed: {cell}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        def show(answer: Answer, size: float) -> None:
+            nonlocal cells_done, work_done
+            cells_done, work_done = cells_done + 1, work_done + size
+            count, result = f"{cells_done}/{number}", answer.result
+            bar.update(task, completed=work_done, cells=count, left=left())
+            if result is None:
+                text = f"failed: {answer.cell}: {answer.error}"
+                console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
             elif not console.is_terminal:
-                text = f"{count} {cell}: MMD {row['mmd']:.3f}, {row['seconds']:.1f} s; {left()} left"
+                text = f"{count} {answer.cell}: MMD {result['mmd']:.3f}, {result['seconds']:.1f} s; {left()} left"
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
 
         yield show

@@ -1,4 +1,4 @@
-"""How far draws are from the exact posterior: maximum mean discrepancy, distance of the means, split R̂.
+"""How far draws are from the exact posterior: maximum mean discrepancy and distance of the means; and split R̂.
 
 Plain functions of arrays. They know nothing of models, samplers or privacy.
 """
@@ -7,6 +7,8 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpmcmc.results import arviz_bridge
 
 Array = NDArray[np.float64]
 
@@ -106,18 +108,14 @@ def mean_error(first: Array, second: Array) -> float:
 
 
 def max_split_r_hat(chains: Array) -> float:
-    """Return the largest split R̂ over the coordinates of chains × draws × d.
+    """Return the largest split R̂ over the coordinates of chains × draws × d, by ArviZ.
 
-    Each chain is cut in two; with the n draws of each half, W the mean of the variances within and B/n the variance of
-    the means, R̂² = (n − 1)/n + B/(nW). NaN with fewer than four draws a chain, or if nothing moved.
+    NaN with fewer than four draws a chain, or if nothing moved. Of an odd number of draws the last is left out (ArviZ
+    alone would leave out the middle one).
 
     Source: Gelman et al., "Bayesian Data Analysis", third edition, section 11.4.
     """
-    half = chains.shape[1] // 2
-    if half < 2:
-        return math.nan
-    halves = np.concatenate([chains[:, :half], chains[:, half : 2 * half]])
-    within = halves.var(axis=1, ddof=1).mean(axis=0)
-    between = halves.mean(axis=1).var(axis=0, ddof=1)
-    with np.errstate(all="ignore"):
-        return float(np.sqrt((half - 1) / half + between / within).max())
+    even = chains[:, : chains.shape[1] // 2 * 2]
+    with arviz_bridge.quiet():
+        rhat = arviz_bridge.import_arviz().rhat
+        return float(np.max([rhat(even[:, :, place], method="split") for place in range(even.shape[2])]))
