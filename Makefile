@@ -18,23 +18,23 @@ $(STAMP): pyproject.toml
 demo: install
 	$(BIN)/dpmcmc demo
 
-# About ten minutes; run it alone on the machine. For two minutes: .venv/bin/dpmcmc benchmark --fast
+# About ten minutes; run it alone on the machine. For two minutes: .venv/bin/python -m benchmarks --fast
 bench: install
-	$(BIN)/dpmcmc benchmark
+	$(BIN)/python -m benchmarks
 
 # A small version of the paper's experiments; see README.md. Both targets continue where an earlier run stopped.
 reproduce: install
-	$(BIN)/dpmcmc reproduce comparison --out reproduction/small/comparison --epsilon 4 --epsilon 15 \
+	$(BIN)/python -m studies comparison --out reproduction/small/comparison --epsilon 4 --epsilon 15 \
 		--sampler paper --sampler dp-hmc-default --repeats 2
-	$(BIN)/dpmcmc reproduce clipping --out reproduction/small/clipping --model banana --algorithm rwmh --repeats 3
+	$(BIN)/python -m studies clipping --out reproduction/small/clipping --model banana --algorithm rwmh --repeats 3
 
 # Every row of the paper and this package's own; then the variants, at two budgets.
 reproduce-full: install
-	$(BIN)/dpmcmc reproduce comparison --out reproduction/full/comparison --sampler paper --sampler dp-hmc-default
-	$(BIN)/dpmcmc reproduce comparison --out reproduction/full/comparison --sampler variants --epsilon 4 --epsilon 15 \
+	$(BIN)/python -m studies comparison --out reproduction/full/comparison --sampler paper --sampler dp-hmc-default
+	$(BIN)/python -m studies comparison --out reproduction/full/comparison --sampler variants --epsilon 4 --epsilon 15 \
 		--variant-repeats 1
-	$(BIN)/dpmcmc reproduce clipping --out reproduction/full/clipping
-	$(BIN)/dpmcmc reproduce report reproduction/full/comparison reproduction/full/clipping --to docs/reproduction.md
+	$(BIN)/python -m studies clipping --out reproduction/full/clipping
+	$(BIN)/python -m studies report reproduction/full/comparison reproduction/full/clipping --to docs/reproduction.md
 
 lint: install
 	$(BIN)/ruff check .

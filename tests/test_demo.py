@@ -3,7 +3,6 @@
 import json
 import re
 import warnings
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -14,6 +13,8 @@ from dpmcmc import cli, demo, output
 from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import PRIVATE_MODE, SEEDED_MODE
+from dpmcmc.results.report import COLOURS
+from tests.results.pages import Page
 
 MU = 1234 / (2 * 17.25**2) + 40 / (2 * 35.0**2)
 FILES = {"posterior.nc", "posterior.png", "index.html"}
@@ -30,7 +31,7 @@ def sample_stub(monkeypatch):
         seeded = arguments["seed"] is not None
         return dpmcmc.Posterior(
             draws={"theta": draws},
-            sample_stats={"acceptance": np.full(draws.shape[:2], 0.5)},
+            sample_stats={"acceptance_rate": np.full(draws.shape[:2], 0.5)},
             privacy=PrivacyStatement(
                 private=not seeded,
                 mode=SEEDED_MODE if seeded else PRIVATE_MODE,
@@ -54,38 +55,6 @@ def sample_stub(monkeypatch):
 
 def small(seed=None):
     return demo.Settings(epsilon=15.0, num_records=2000, seed=seed)
-
-
-class Page(HTMLParser):
-    """Checks that tags nest and collects texts, identifiers and addresses."""
-
-    VOID = ("meta",)
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.texts, self.ids, self.links = [], [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in self.VOID:
-            self.open.append(tag)
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value)
-            if name in ("src", "href", "xlink:href"):
-                self.links.append(value)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
 
 
 def test_settings_are_those_of_the_paper():
@@ -157,7 +126,7 @@ def test_command_writes_the_files_and_says_what_was_spent(sample_stub, tmp_path)
     assert result.exit_code == 0, result.output
     assert {path.name for path in folder.iterdir()} == FILES
     assert (folder / "posterior.png").read_bytes().startswith(b"\x89PNG")
-    loaded = dpmcmc.load(folder / "posterior.nc")
+    loaded = dpmcmc.Posterior.load(folder / "posterior.nc")
     assert loaded.privacy.private
     for words in ("synthetic", "ε = 15", "1,234 noisy sums", "exact mean", "theta[1]", "not taken", "index.html"):
         assert words in " ".join(result.stdout.split())
@@ -205,7 +174,7 @@ def test_page_is_sound_and_self_contained(sample_stub):
         assert words in shown
     assert "prefers-color-scheme: dark" in text
     assert text.count("var(--private)") > 40  # the draws follow the theme
-    assert demo._PRIVATE not in text.split("</style>")[1]
+    assert COLOURS["private"] not in text.split("</style>")[1]
 
 
 def test_the_code_of_the_page_makes_the_same_call(sample_stub, monkeypatch, tmp_path):

@@ -26,7 +26,6 @@ __all__ = [
     "data",
     "errors",
     "from_numpyro",
-    "load",
     "models",
     "plan",
     "privacy",
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from dpmcmc.inference import Plan, plan, sample
     from dpmcmc.models import Model, Parameter, from_numpyro
     from dpmcmc.privacy import Budget
-    from dpmcmc.results import Posterior, load
+    from dpmcmc.results import Posterior
     from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPPenalty
 else:
     # JAX, NumPyro and dp-accounting take seconds to load, so a name is imported when it is first used (PEP 562).
@@ -53,7 +52,6 @@ else:
         "from_numpyro": "models",
         "Budget": "privacy",
         "Posterior": "results",
-        "load": "results",
         "DPHMC": "samplers",
         "DPSGLD": "samplers",
         "DPSGNHT": "samplers",

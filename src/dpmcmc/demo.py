@@ -4,29 +4,34 @@ It uses the package's public interface only. The records are synthetic, which is
 the exact posterior; nothing here is meant for real data.
 """
 
-import html
 import io
 import math
-import re
 import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 from typing import Any, Literal
 
 import jax
-import matplotlib
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
 import dpmcmc
-from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError
-from dpmcmc.output import OutputError, replace_file
-from dpmcmc.studies.settings import paper_settings
+from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, ResultError
+from dpmcmc.output import PICTURE_STYLE, OutputError, replace_file
+from dpmcmc.presets import paper_settings
+from dpmcmc.results import report as parts
+from dpmcmc.results.table import SummaryRows
+from dpmcmc.results.table import summary_rows as rows_of
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+except ImportError:
+    raise ResultError("the demo draws with Matplotlib; install it with pip install 'dpmcmc[cli]'") from None
 
 DEFAULT_EPSILON = 15.0
 """The largest budget of the paper: the picture is a good one, and it takes about two minutes."""
@@ -145,13 +150,13 @@ class Outcome:
     """
 
     settings: Settings
-    posterior: Any
+    posterior: dpmcmc.Posterior
     draws: NDArray[np.float64]
     exact_not_private: ExactPosterior
     seconds: float
 
 
-def planned(settings: Settings) -> Any:
+def planned(settings: Settings) -> dpmcmc.Plan:
     """Return what the budget buys; refuse a budget that buys no chain worth looking at."""
     try:
         bought = dpmcmc.plan(
@@ -173,7 +178,7 @@ def planned(settings: Settings) -> Any:
     return bought
 
 
-def description(settings: Settings, bought: Any) -> list[str]:
+def description(settings: Settings, bought: dpmcmc.Plan) -> list[str]:
     """Say in a few lines what is about to happen."""
     noise = "exact noise" if settings.seed is None else f"noise from seed {settings.seed} (NOT private)"
     return [
@@ -223,57 +228,22 @@ def run(settings: Settings, *, progress: bool = True) -> Outcome:
 # ---------------------------------------------------------------------------------------------------- numbers
 
 
-def statement_rows(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return what was spent and released, as pairs of label and text."""
-    privacy = outcome.posterior.privacy
-    rows = [
-        ("Private", "yes" if privacy.private else "NO: seeded noise can be repeated"),
-        ("Mode", str(privacy.mode)),
-        (
-            "Spent" if privacy.private else "Accounted for, no guarantee",
-            f"ε = {privacy.epsilon:g}, δ = {privacy.delta:g}",
-        ),
-    ]
-    if privacy.mu is not None:
-        rows.append(("Gaussian cost", f"μ = {privacy.mu:.6g}"))
-    rows += [
-        ("Unit of privacy", str(privacy.unit_of_privacy)),
-        ("Neighbouring data", str(privacy.neighboring_relation)),
-        ("Number of records (public)", f"{privacy.num_records:,}"),
-    ]
-    for kind, number in privacy.queries.items():
-        multiplier = privacy.noise_multipliers.get(kind)
-        noise = f", noise multiplier τ = {multiplier:.4g}" if isinstance(multiplier, int | float) else ""
-        rows.append((f"Released: {str(kind).replace('_', '-')}", f"{number:,} noisy sums{noise}"))
-    return [
-        *rows,
-        ("Acceptance rate", f"{outcome.posterior.acceptance_rate:.2f}"),
-        ("Accountant", str(privacy.accountant)),
-    ]
-
-
-def summary_rows(outcome: Outcome) -> tuple[list[str], list[tuple[str, list[float]]]]:
-    """Return the column names and the rows of the summary, with the exact posterior's mean and sd at the end."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DPMCMCWarning)
-        summary = outcome.posterior.summary(round_to="none").drop(columns=["mcse_sd", "ess_tail"], errors="ignore")
+def summary_rows(outcome: Outcome) -> SummaryRows:
+    """Return the summary with the exact posterior's mean and sd beside it."""
+    columns, rows = rows_of(outcome.posterior)
     exact = outcome.exact_not_private.draws
-    columns = [*map(str, summary.columns), "exact mean", "exact sd"]
-    rows = []
-    for position, (name, values) in enumerate(zip(summary.index, summary.to_numpy(np.float64), strict=True)):
-        known = [float(exact[:, position].mean()), float(exact[:, position].std())]
-        rows.append((str(name), [*map(float, values), *known]))
-    return columns, rows
+    known = np.stack([exact.mean(axis=0), exact.std(axis=0)], axis=1).tolist()
+    return SummaryRows(
+        [*columns, "exact mean", "exact sd"],
+        [(name, [*values, *own]) for (name, values), own in zip(rows, known, strict=True)],
+    )
 
 
 def mixing_note(outcome: Outcome) -> str:
     """Say that the chains agree, if so (else `posterior.warnings` tells), and how much of the posterior they cover."""
-    columns, rows = summary_rows(outcome)
-
-    def column(name: str) -> NDArray[np.float64]:
-        return np.array([values[columns.index(name)] for _, values in rows])
-
-    worst, reach = column("r_hat").max(), (column("sd") / column("exact sd")).min()
+    summary = summary_rows(outcome)
+    worst = np.max(summary.column("r_hat"))
+    reach = np.min(np.divide(summary.column("sd"), summary.column("exact sd")))
     agreement = f"R̂ is {worst:.2f} at most: the chains agree with each other. " if worst <= _GOOD_R_HAT else ""
     coverage = (
         "they cover the width of the posterior"
@@ -335,28 +305,12 @@ def write(outcome: Outcome, folder: Path) -> dict[Path, str]:
 
 # --------------------------------------------------------------------------------------------------- pictures
 
-# Colours by role, from the palette of Okabe and Ito (told apart by all common kinds of colour vision). In the page
-# they become CSS variables, so that the pictures follow the reader's light or dark theme.
-_INK, _MUTED, _LINE, _PRIVATE, _EXACT = "#1b1f24", "#59636e", "#d0d7de", "#0072b2", "#e69f00"
-_ROLES = {_INK: "ink", _MUTED: "muted", _LINE: "line", _PRIVATE: "private", _EXACT: "exact"}
-_STYLE: Any = {  # Any, as matplotlib's stubs differ between versions
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
+_PRIVATE, _EXACT = parts.COLOURS["private"], parts.COLOURS["exact"]
+_STYLE: Any = PICTURE_STYLE | {  # Any, as matplotlib's stubs differ between versions
     "font.size": 10,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
     "axes.labelsize": 11,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titlecolor": _INK,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
     "xtick.labelsize": 9,
     "ytick.labelsize": 9,
-    "text.color": _INK,
-    "legend.frameon": False,
     "legend.fontsize": 9.5,
     "svg.fonttype": "path",
 }
@@ -382,40 +336,20 @@ def _limits(outcome: Outcome) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 def posterior_figure(outcome: Outcome) -> Figure:
     """Draw the private draws over the exact posterior's regions, with both marginals."""
     draws = outcome.draws.reshape(-1, 2)
-    exact = outcome.exact_not_private
     low, high = _limits(outcome)
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(7.6, 6.2), layout="constrained")
         grid = figure.add_gridspec(2, 2, width_ratios=(4, 1.15), height_ratios=(1.05, 4), wspace=0.03, hspace=0.03)
         plane = figure.add_subplot(grid[1, 0])
         for strength, probability in enumerate(_REGIONS):
-            outline = exact.region(probability)
+            outline = outcome.exact_not_private.region(probability)
             plane.fill(*outline.T, facecolor=_EXACT, alpha=0.16 + 0.1 * strength, linewidth=0)
             plane.plot(*outline.T, color=_EXACT, linewidth=1.1)
         plane.plot(*draws.T, "o", color=_PRIVATE, alpha=0.45, markersize=2.8, markeredgewidth=0)
         plane.set(xlabel=_NAMES[0], ylabel=_NAMES[1], xlim=(low[0], high[0]), ylim=(low[1], high[1]))
         top = figure.add_subplot(grid[0, 0], sharex=plane)
         right = figure.add_subplot(grid[1, 1], sharey=plane)
-        for coordinate, axis in enumerate((top, right)):
-            points = np.linspace(low[coordinate], high[coordinate], 401)
-            density = exact.marginal(coordinate, points)
-            fill, orientation = _MARGINALS[coordinate]
-            getattr(axis, fill)(points, density, facecolor=_EXACT, alpha=0.4, linewidth=0)
-            axis.hist(
-                draws[:, coordinate],
-                bins=points[::13].tolist(),
-                density=True,
-                orientation=orientation,
-                histtype="step",
-                color=_PRIVATE,
-                linewidth=1.4,
-            )
-        top.set_ylim(bottom=0.0)
-        right.set_xlim(left=0.0)
-        top.tick_params(labelbottom=False, left=False, labelleft=False)
-        right.tick_params(labelleft=False, bottom=False, labelbottom=False)
-        top.spines["left"].set_visible(False)
-        right.spines["bottom"].set_visible(False)
+        _draw_marginals(outcome, top, right)
         privacy = outcome.posterior.privacy
         plane.plot([], [], "o", color=_PRIVATE, markersize=5, label=f"{len(draws):,} draws ({_word(outcome)})")
         plane.fill([], [], facecolor=_EXACT, alpha=0.5, label="exact posterior: 50, 90, 99 % regions")
@@ -424,6 +358,30 @@ def posterior_figure(outcome: Outcome) -> Figure:
         corner.text(0.0, 0.95, f"ε = {privacy.epsilon:g}\nδ = {privacy.delta:g}\nn = {privacy.num_records:,}", va="top")
         figure.legend(loc="outside lower center", ncols=2, handletextpad=0.5, columnspacing=2.5)
     return figure
+
+
+def _draw_marginals(outcome: Outcome, top: Axes, right: Axes) -> None:
+    low, high = _limits(outcome)
+    for coordinate, axis in enumerate((top, right)):
+        points = np.linspace(low[coordinate], high[coordinate], 401)
+        density = outcome.exact_not_private.marginal(coordinate, points)
+        fill, orientation = _MARGINALS[coordinate]
+        getattr(axis, fill)(points, density, facecolor=_EXACT, alpha=0.4, linewidth=0)
+        axis.hist(
+            outcome.draws[..., coordinate].ravel(),
+            bins=points[::13].tolist(),
+            density=True,
+            orientation=orientation,
+            histtype="step",
+            color=_PRIVATE,
+            linewidth=1.4,
+        )
+    top.set_ylim(bottom=0.0)
+    right.set_xlim(left=0.0)
+    top.tick_params(labelbottom=False, left=False, labelleft=False)
+    right.tick_params(labelleft=False, bottom=False, labelbottom=False)
+    top.spines["left"].set_visible(False)
+    right.spines["bottom"].set_visible(False)
 
 
 def trace_figure(outcome: Outcome) -> Figure:
@@ -458,22 +416,12 @@ def _as_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _as_svg(figure: Figure, name: str, label: str) -> str:
-    """Return the figure as inline SVG whose colours are the page's, with identifiers of its own."""
+def _as_svg(figure: Figure, name: str) -> bytes:
+    # With its own salt every picture has the same identifiers in every run.
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": name}):
-        buffer = io.StringIO()
+        buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    drawing = buffer.getvalue()
-    drawing = drawing[drawing.index("<svg") :]
-    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    drawing = re.sub(r'\bid="', f'id="{name}-', drawing)
-    drawing = re.sub(r'href="#', f'href="#{name}-', drawing)
-    drawing = drawing.replace("url(#", f"url(#{name}-")
-    for colour, role in _ROLES.items():
-        drawing = drawing.replace(colour, f"var(--{role})")
-    drawing = re.sub(r' width="[\d.]+pt"', "", drawing, count=1)
-    drawing = re.sub(r' height="[\d.]+pt"', "", drawing, count=1)
-    return drawing.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
+    return buffer.getvalue()
 
 
 # ----------------------------------------------------------------------------------------------------- the page
@@ -506,158 +454,54 @@ def code_lines(settings: Settings) -> str:
     )
 
 
+_ORANGE_NOTE = parts.Html(
+    '<p class="note">All that is orange is <strong>not private</strong>. It can be shown here because the records are\n'
+    "synthetic; with real data the page would end at the blue.</p>"
+)
+
+
 def page(outcome: Outcome) -> str:
     """Return the page: HTML with everything inside, nothing fetched from anywhere."""
-    settings, privacy = outcome.settings, outcome.posterior.privacy
-    num_chains, num_draws, _ = outcome.draws.shape
-    columns, rows = summary_rows(outcome)
-    tiles = [
-        (f"{privacy.epsilon:g}", "ε spent" if privacy.private else "ε if not seeded"),
-        (f"{privacy.delta:g}", "δ spent" if privacy.private else "δ if not seeded"),
-        (f"{privacy.num_records:,}", "records"),
-        (f"{num_chains * num_draws:,}", f"draws in {num_chains} chains"),
-        (f"{outcome.posterior.acceptance_rate:.2f}", "acceptance"),
-        (f"{sum(privacy.queries.values()):,}", "noisy sums released"),
-    ]
-    banner = (
-        '<p class="badge">Private: exact noise, every sum paid for before it was computed</p>'
-        if privacy.private
-        else '<p class="warning" role="alert"><strong>Not private: seeded.</strong> Who knows the seed can take the '
-        "noise off again. For reproducible research on data that are not secret only.</p>"
+    settings, posterior = outcome.settings, outcome.posterior
+    privacy = posterior.privacy
+    plane = parts.Picture(
+        name="plane",
+        content=_as_svg(posterior_figure(outcome), "plane"),
+        label="Draws of this run over the regions of the exact posterior, with marginals",
+        caption=f"Dots and blue lines: the draws of this run ({_word(outcome)}). Orange: the exact posterior, its "
+        "smallest regions that hold 50, 90 and 99 % and its marginals. A good run fills the regions and follows "
+        "the marginals.",
     )
-    versions = ", ".join(f"{name} {version}" for name, version in dict(privacy.versions).items())
-    return Template(_PAGE).substitute(
+    traces = parts.Picture(
+        name="traces",
+        content=_as_svg(trace_figure(outcome), "traces"),
+        label="Trace of each chain for both parameters",
+        caption="The chains after warm-up. Orange: the band that holds 95 % of the exact posterior. Flat stretches are "
+        "rejected proposals. Draws are computed from releases alone, so that they may be shown.",
+        wide=True,
+    )
+    return parts.html_page(
+        posterior,
+        [
+            parts.figure(plane),
+            _ORANGE_NOTE,
+            parts.heading("Summary"),
+            parts.summary(summary_rows(outcome)),
+            parts.warning_notes(posterior),
+            parts.paragraph(mixing_note(outcome)),
+            parts.heading("The chains"),
+            parts.figure(traces),
+            parts.paragraph(
+                f"The chains started at the true parameter (0, 3) + N(0, {settings.start_scale:.2g}²), as in the "
+                "paper: given, not taken from the data."
+            ),
+            parts.heading("What was spent and released"),
+            parts.statement(posterior),
+            parts.heading("The code"),
+            parts.code(code_lines(settings)),
+        ],
         title="Private draws over the exact posterior" if privacy.private else "Draws over the exact posterior",
-        banner=banner,
-        lead=html.escape(
-            f"DP-HMC on the banana model of Räisä, Koskela and Honkela: {privacy.num_records:,} synthetic records, "
-            f"ε = {privacy.epsilon:g}, δ = {privacy.delta:g}. The sampler never saw a record, only noisy sums."
-        ),
-        tiles="".join(
-            f"<div><dd>{html.escape(value)}</dd><dt>{html.escape(label)}</dt></div>" for value, label in tiles
-        ),
-        main_figure=_as_svg(
-            posterior_figure(outcome),
-            "plane",
-            "Draws of this run over the regions of the exact posterior, with marginals",
-        ),
-        main_caption=html.escape(
-            f"Dots and blue lines: the draws of this run ({_word(outcome)}). Orange: the exact posterior, its "
-            "smallest regions that hold 50, 90 and 99 % and its marginals. A good run fills the regions and follows "
-            "the marginals."
-        ),
-        trace_figure=_as_svg(trace_figure(outcome), "traces", "Trace of each chain for both parameters"),
-        trace_caption=html.escape(
-            "The chains after warm-up. Orange: the band that holds 95 % of the exact posterior. Flat stretches are "
-            "rejected proposals. Draws are computed from releases alone, so that they may be shown."
-        ),
-        summary=_table(["", *columns], [[name, *map(_short, values)] for name, values in rows], "numbers"),
-        warnings="".join(
-            f'<p class="warning" role="alert"><strong>Warning.</strong> {html.escape(text)}</p>'
-            for text in outcome.posterior.warnings
-        ),
-        mixing=html.escape(mixing_note(outcome)),
-        statement=_table([], [[label, value] for label, value in statement_rows(outcome)], "statement"),
-        start=html.escape(
-            f"The chains started at the true parameter (0, 3) + N(0, {settings.start_scale:.2g}²), as in the paper: "
-            "given, not taken from the data."
-        ),
-        code=html.escape(code_lines(settings)),
-        footer=html.escape(f"Made by dpmcmc demo in {outcome.seconds:.0f} s of sampling. {versions}"),
+        lead=f"DP-HMC on the banana model of Räisä, Koskela and Honkela: {privacy.num_records:,} synthetic records, "
+        f"ε = {privacy.epsilon:g}, δ = {privacy.delta:g}. The sampler never saw a record, only noisy sums.",
+        footer=f"Made by dpmcmc demo in {outcome.seconds:.0f} s of sampling.",
     )
-
-
-def _short(value: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _table(head: list[str], rows: list[list[str]], kind: str) -> str:
-    header = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(first)}</th>'
-        + "".join(f"<td>{html.escape(value)}</td>" for value in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
-    return (
-        f'<div class="scroll"><table class="{kind}">'
-        + (f"<thead><tr>{header}</tr></thead>" if head else "")
-        + f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title · dpmcmc</title>
-<style>
-:root { color-scheme: light dark; --paper: #ffffff; --panel: #f6f8fa; --ink: #1b1f24; --muted: #59636e; --line: #d0d7de;
-  --private: #0072b2; --exact: #e69f00; --good: #00664a; --bad: #b3261e; --bad-panel: #fdecea; }
-@media (prefers-color-scheme: dark) { :root { --paper: #0f1419; --panel: #171d24; --ink: #e6edf3; --muted: #9aa7b4;
-  --line: #303a45; --private: #6cc3f5; --exact: #e69f00; --good: #4fd1a5; --bad: #ff8a80; --bad-panel: #3a1512; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.01em; }
-h2 { font-size: 1.15rem; margin: 2.5rem 0 .75rem; }
-p { margin: .5rem 0; max-width: 46rem; }
-.lead { font-size: 1.08rem; color: var(--muted); }
-.badge { color: var(--good); font-weight: 600; }
-.warning { max-width: none; color: var(--bad); background: var(--bad-panel); border-left: 4px solid var(--bad);
-  padding: .75rem 1rem; }
-.note { border-left: 4px solid var(--exact); padding: .1rem 0 .1rem 1rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.2rem, 1fr)); gap: .75rem; margin: 1.5rem 0; }
-dl div { background: var(--panel); border-radius: .5rem; padding: .7rem .9rem; display: flex; flex-direction: column; }
-dd { margin: 0; font-size: 1.3rem; font-weight: 600; font-variant-numeric: tabular-nums; }
-dt { color: var(--muted); font-size: .85rem; }
-figure { margin: 1.5rem 0; }
-figure svg { display: block; width: 100%; height: auto; }
-figure.plane svg { max-width: 46rem; margin: 0 auto; }
-figcaption { color: var(--muted); font-size: .92rem; margin-top: .5rem; max-width: 46rem; }
-figure.plane figcaption { margin-left: auto; margin-right: auto; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-th, td { padding: .4rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-thead th { color: var(--muted); font-weight: 500; border-bottom: 1.5px solid var(--muted); }
-tbody th { font-weight: 500; white-space: nowrap; }
-.numbers th:not(:first-child), .numbers td { text-align: right; white-space: nowrap;
-  font-variant-numeric: tabular-nums; }
-.statement th { color: var(--muted); width: 16rem; }
-pre { background: var(--panel); border-radius: .5rem; padding: 1rem; overflow-x: auto; font-size: .84rem;
-  line-height: 1.5; }
-footer { margin-top: 3rem; color: var(--muted); font-size: .85rem; }
-@media print { main { padding: 0; } figure, table { break-inside: avoid; } }
-</style>
-</head>
-<body>
-<main>
-<h1>$title</h1>
-<p class="lead">$lead</p>
-$banner
-<dl>$tiles</dl>
-<figure class="plane">$main_figure
-<figcaption>$main_caption</figcaption></figure>
-<p class="note">All that is orange is <strong>not private</strong>. It can be shown here because the records are
-synthetic; with real data the page would end at the blue.</p>
-<h2>Summary</h2>
-$summary
-$warnings
-<p>$mixing</p>
-<h2>The chains</h2>
-<figure>$trace_figure
-<figcaption>$trace_caption</figcaption></figure>
-<p>$start</p>
-<h2>What was spent and released</h2>
-$statement
-<h2>The code</h2>
-<pre><code>$code</code></pre>
-<footer>$footer</footer>
-</main>
-</body>
-</html>
-"""

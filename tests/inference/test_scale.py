@@ -107,7 +107,7 @@ def test_two_processes_draw_what_one_draws(tmp_path):
             command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env=environment
         )
         assert result.returncode == 0, result.stderr[-2000:]
-    one, two = dpmcmc.load(tmp_path / "0.nc"), dpmcmc.load(tmp_path / "2.nc")
+    one, two = (dpmcmc.Posterior.load(tmp_path / name) for name in ("0.nc", "2.nc"))
     assert one.draws["coefficients"].std() > 0.0
     for name, values in one.draws.items():
         assert np.array_equal(values, two.draws[name])

@@ -49,7 +49,8 @@ def make_posterior(kind="seeded", *, num_chains=4, num_draws=50, num_warmup=20, 
         }
 
     def stats(number):
-        return {"acceptance": rng.random((num_chains, number)) < 0.8, "step_size": np.full((num_chains, number), 0.1)}
+        shape = num_chains, number
+        return {"acceptance_rate": rng.random(shape) < 0.8, "step_size": np.full(shape, 0.1)}
 
     values = {
         "draws": sample(num_draws),

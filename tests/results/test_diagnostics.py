@@ -23,7 +23,7 @@ def posterior_of(draws, *, acceptance=0.5, **changes):
     draws = draws if isinstance(draws, dict) else {"x": draws}
     shape = next(iter(draws.values())).shape[:2]
     empty = {"warmup_draws": {}, "warmup_stats": {}, "dims": {}, "coords": {}}
-    stats = {} if acceptance is None else {"acceptance": np.full(shape, acceptance)}
+    stats = {} if acceptance is None else {"acceptance_rate": np.full(shape, acceptance)}
     return make_posterior(**({"draws": draws, "sample_stats": stats} | empty | changes))
 
 

@@ -29,7 +29,7 @@ def test_shapes_and_counts():
 
 def test_acceptance_rate_is_that_after_warm_up():
     accepted, rejected = np.ones((4, 50), bool), np.zeros((4, 20), bool)
-    posterior = make_posterior(sample_stats={"acceptance": accepted}, warmup_stats={"acceptance": rejected})
+    posterior = make_posterior(sample_stats={"acceptance_rate": accepted}, warmup_stats={"acceptance_rate": rejected})
     assert posterior.acceptance_rate == 1.0
     assert make_posterior(sample_stats={}).acceptance_rate is None
 
@@ -44,7 +44,7 @@ def test_draws_cannot_be_changed():
         posterior.privacy = STATEMENTS["private"]
 
 
-@pytest.mark.parametrize("name", ["energy", "log_likelihood", "lp", "clip_fraction", "acceptance_rate"])
+@pytest.mark.parametrize("name", ["energy", "log_likelihood", "lp", "clip_fraction"])
 @pytest.mark.parametrize("group", ["sample_stats", "warmup_stats"])
 @pytest.mark.parametrize("kind", ["private", "seeded"])
 def test_statistics_that_were_not_released_are_refused(name, group, kind):
@@ -77,7 +77,7 @@ def test_statistics_that_were_not_released_are_refused(name, group, kind):
                 "covariance": np.zeros((4, 2, 2, 2)),
             }
         },
-        {"sample_stats": {"acceptance": np.zeros((4, 49))}},
+        {"sample_stats": {"acceptance_rate": np.zeros((4, 49))}},
         {"sample_stats": {"step_size": np.zeros(4)}},
         {"dims": {"beta": ["a", "b"]}},
         {"dims": {"beta": ["draw"]}, "coords": {}},
@@ -141,9 +141,8 @@ def test_arviz_holds_released_quantities_only():
     data = posterior.to_arviz()
     assert group_names(data) == {"posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats"}
     assert set(data["posterior"].data_vars) == set(data["warmup_posterior"].data_vars) == set(posterior.draws)
-    assert (
-        set(data["sample_stats"].data_vars) == set(data["warmup_sample_stats"].data_vars) == {"acceptance", "step_size"}
-    )
+    for group in ("sample_stats", "warmup_sample_stats"):
+        assert set(data[group].data_vars) == {"acceptance_rate", "step_size"}
     np.testing.assert_array_equal(data["posterior"]["beta"].values, posterior.draws["beta"])
     np.testing.assert_array_equal(data["warmup_posterior"]["sigma"].values, posterior.warmup_draws["sigma"])
     assert data["posterior"]["beta"].dims == ("chain", "draw", "coefficient")
@@ -204,15 +203,15 @@ def test_names_that_files_cannot_hold_are_replaced():
 
 def test_a_parameter_may_be_called_as_a_statistic_or_a_dimension():
     posterior = make_posterior(
-        draws={"acceptance": np.zeros((4, 50, 2)), "group": np.ones((4, 50, 2))},
+        draws={"acceptance_rate": np.zeros((4, 50, 2)), "group": np.ones((4, 50, 2))},
         warmup_draws={},
         warmup_stats={},
-        dims={"acceptance": ["group"], "group": ["group"]},
+        dims={"acceptance_rate": ["group"], "group": ["group"]},
         coords={"group": ["u", "v"]},
     )
     data = posterior.to_arviz()
-    assert set(data["posterior"].data_vars) == {"acceptance_", "group_"}
-    assert set(data["sample_stats"].data_vars) == {"acceptance", "step_size"}
+    assert set(data["posterior"].data_vars) == {"acceptance_rate_", "group_"}
+    assert set(data["sample_stats"].data_vars) == {"acceptance_rate", "step_size"}
 
 
 def test_table_shows_labels_and_privacy():

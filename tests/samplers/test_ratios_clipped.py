@@ -66,7 +66,7 @@ def test_a_run_without_noise_reports_it(sampler, tmp_path):
     assert clipped.shape == (4, 10)
     assert np.all((clipped > 0.0) & (clipped < 1.0))
     assert posterior.warmup_stats["ratios_clipped"].shape == (4, 10)
-    loaded = dpmcmc.load(posterior.save(tmp_path / "research.nc"))
+    loaded = dpmcmc.Posterior.load(posterior.save(tmp_path / "research.nc"))
     np.testing.assert_array_equal(loaded.sample_stats["ratios_clipped"], clipped)
 
 

@@ -3,9 +3,10 @@
 import math
 
 import numpy as np
+import pandas as pd
 
-from dpmcmc.studies import settings, tables
-from dpmcmc.studies.cells import Cell
+from studies import settings, tables
+from studies.cells import Cell
 
 MMD = {"dp-hmc": 0.2, "dp-penalty": 0.25, "dp-sgld": 0.5, "dp-sgnht": 0.6}
 
@@ -21,7 +22,7 @@ def comparison(mmd=None, epsilons=(4.0, 8.0, 15.0), repeats=4, names=None, model
                     cell = Cell("comparison", model, name, epsilon, repeat)
                     value = mmd.get((model, name), mmd.get(name, 0.4)) * (1.0 + 0.02 * repeat)
                     table.append(_row(cell, value, ratios_clipped=math.nan if "sg" in name else 0.15))
-    return table
+    return pd.DataFrame(table, columns=tables.columns("comparison"))
 
 
 def clipping(harm=0.0, repeats=5, models=settings.MODELS):
@@ -35,7 +36,13 @@ def clipping(harm=0.0, repeats=5, models=settings.MODELS):
                 for repeat in range(repeats):
                     mmd = 0.02 + 0.004 * repeat + (0.5 if fraction > 0.2 else harm if fraction > 0.0 else 0.0)
                     table.append(_row(Cell("clipping", model, name, bound, repeat), mmd, ratios_clipped=fraction))
-    return table
+    return pd.DataFrame(table, columns=tables.columns("clipping"))
+
+
+def cells_of(table, study):
+    """The cells that a table is about."""
+    columns = (table["model"], table["sampler"], table[tables.LEVELS[study]], table["repeat"])
+    return [Cell(study, *values) for values in zip(*columns, strict=True)]
 
 
 def _row(cell, mmd, **changes):

@@ -1,21 +1,25 @@
-"""`dpmcmc reproduce` as a user meets it: what it refuses, what it writes, and the page made from it."""
+"""`python -m studies` as a user meets it: what it refuses, what it writes, and the page made from it."""
 
+import importlib.util
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import dpmcmc
-from dpmcmc import cli
-from dpmcmc.studies import cells, commands, figures, page, runner, settings, tables
+from studies import cells, commands, figures, page, runner, settings
 from tests.studies import made_up
 
 RUNNER = CliRunner()
 
 
 def run(*arguments, code=0):
-    result = RUNNER.invoke(cli.app, ["reproduce", *map(str, arguments)], env={"COLUMNS": "200"})
+    result = RUNNER.invoke(commands.app, list(map(str, arguments)), env={"COLUMNS": "200"})
     assert result.exit_code == code, result.output
     return result
 
@@ -102,7 +106,7 @@ def finished_folder(folder, study, table):
     """A folder as the command leaves it, from a made-up table."""
     folder.mkdir(parents=True)
     write = commands._comparison_files if study == "comparison" else commands._clipping_files
-    these = [cells.Cell(study, row["model"], row["sampler"], row[tables.LEVELS[study]], row["repeat"]) for row in table]
+    these = made_up.cells_of(table, study)
     if study == "comparison":
         (folder / "cells").mkdir()
         for cell in filter(cells.keeps_draws, these):
@@ -196,6 +200,76 @@ def test_help_names_the_commands():
         assert name in text
 
 
+@pytest.mark.parametrize("name", ["pandas", "matplotlib"])
+@pytest.mark.parametrize("arguments", [["clipping", "--out", "new"], ["report", "old", "--to", "page.md"]])
+def test_a_missing_package_is_named_before_anything_is_run(name, arguments, no_runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda asked: None if asked == name else found(asked))
+    line = refusal(*arguments, code=1)
+    assert line == f"Error: {name} is not installed, and the studies need it; pip install -e '.[studies]'"
+    assert no_runs == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_is_one_line(monkeypatch, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run_cells", interrupted)
+    lines = run("clipping", "--out", tmp_path, code=130).stderr.splitlines()
+    assert lines[-1] == "Interrupted; nothing was spent."
+    assert len(lines) == 2  # after the announcement of what is run
+
+
+def test_a_bug_is_not_hidden(monkeypatch, tmp_path):
+    def fail(*_, **__):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(runner, "run_cells", fail)
+    result = RUNNER.invoke(commands.app, ["clipping", "--out", str(tmp_path)])
+    assert isinstance(result.exception, RuntimeError)
+
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("jax", "numpyro", "scipy", "matplotlib", "arviz", "pandas")
+
+
+def in_a_process(*arguments, folder, **options):
+    """Run Python in another working directory, from which only PYTHONPATH leads to the studies."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False, **options
+    )
+
+
+@pytest.mark.parametrize("command", [[], ["comparison"], ["clipping"], ["report"]], ids=str)
+def test_help_loads_nothing_heavy(command, tmp_path):
+    program = f"""
+import runpy, sys
+sys.argv = ["studies", *{command!r}, "--help"]
+try:
+    runpy.run_module("studies", run_name="__main__")
+except SystemExit as end:
+    print(end.code, [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    result = in_a_process("-c", program, folder=tmp_path)
+    assert result.stdout.splitlines()[-1] == "0 []"
+    assert "Usage" in result.stdout
+
+
+def test_from_another_working_directory(tmp_path):
+    """The command and its worker processes find the packages; a refusal is one line."""
+    arguments = ["clipping", "--out", "small", "--model", "banana", "--algorithm", "hmc", "--bound", 1, "--repeats", 1]
+    refused = in_a_process("-m", "studies", *arguments[:-1], 0, folder=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "Error: --repeats is 0; give a whole number from 1 to 99\n"
+    done = in_a_process("-m", "studies", *arguments, "--records", 500, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert page.read_table(tmp_path / "small")[1]["sampler"].tolist() == ["hmc"]
+
+
 def test_from_end_to_end(tmp_path):
     """A real run in a worker process; the second time nothing is run again."""
     arguments = ["comparison", "--out", tmp_path, "--model", "banana", "--sampler", "dp-penalty", "--epsilon", 15]
@@ -206,7 +280,7 @@ def test_from_end_to_end(tmp_path):
     assert "NOT TESTED: On the banana" in first.stdout
     study, table = page.read_table(tmp_path)
     assert study == "comparison"
-    assert [(row["sampler"], row["repeat"], row["num_records"]) for row in table] == [("dp-penalty", 0, 2000)]
+    assert table[["sampler", "repeat", "num_records"]].to_numpy().tolist() == [["dp-penalty", 0, 2000]]
     assert (tmp_path / "figure2.png").exists()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
     run(*arguments)
@@ -218,7 +292,7 @@ def test_from_end_to_end(tmp_path):
 def test_without_variants_there_is_no_figure_of_them(tmp_path):
     names = [name for name, row in settings.ROWS.items() if row.in_paper]
     table = made_up.comparison(names=names, models=["gaussian"])
-    these = [cells.Cell("comparison", row["model"], row["sampler"], row["epsilon"], row["repeat"]) for row in table]
+    these = made_up.cells_of(table, "comparison")
     commands._comparison_files(tmp_path, table, these)
     assert (tmp_path / "figure1.png").exists()
     assert not (tmp_path / "figure1_variants.png").exists()

@@ -1,12 +1,11 @@
-"""The distances: against plain loops, and against ArviZ."""
+"""The distances against plain loops, and R̂ against its formula."""
 
 import math
 
 import numpy as np
 import pytest
 
-from dpmcmc.results import arviz_bridge
-from dpmcmc.studies import discrepancy
+from studies import discrepancy
 
 
 def double_loop(first, second, width):
@@ -72,16 +71,21 @@ def test_mean_error():
 
 
 @pytest.mark.parametrize("num_draws", [40, 41])
-def test_r_hat_is_that_of_arviz(num_draws):
+def test_r_hat_is_that_of_the_book(num_draws):
+    """R̂² = (n − 1)/n + B/(nW) of the half chains, W the mean variance within, B/n the variance of their means."""
     generator = np.random.default_rng(4)
     chains = generator.normal(size=(4, num_draws, 3)) + np.linspace(0.0, 1.0, 4)[:, None, None] * [0.0, 1.0, 3.0]
-    arviz = arviz_bridge.import_arviz()
-    even = chains[:, : num_draws - num_draws % 2]
-    expected = max(float(arviz.rhat(even[:, :, j], method="split")) for j in range(3))
+    halves = np.concatenate([chains[:, :20], chains[:, 20:40]])  # the last of 41 draws is left out
+    within, between = halves.var(axis=1, ddof=1).mean(axis=0), halves.mean(axis=1).var(axis=0, ddof=1)
+    expected = np.sqrt(19 / 20 + between / within).max()
     assert discrepancy.max_split_r_hat(chains) == pytest.approx(expected, rel=1e-12)
     assert expected > 1.2
 
 
-def test_r_hat_of_too_few_or_constant_draws_has_no_value():
+def test_r_hat_of_too_few_or_constant_draws_has_no_value(caplog, recwarn):
+    one_moves = np.random.default_rng(5).normal(size=(4, 10, 2)) * [1.0, 0.0]
+    assert math.isnan(discrepancy.max_split_r_hat(one_moves))
     assert math.isnan(discrepancy.max_split_r_hat(np.zeros((4, 3, 2))))
     assert math.isnan(discrepancy.max_split_r_hat(np.zeros((4, 10, 2))))
+    assert not caplog.records
+    assert not recwarn.list

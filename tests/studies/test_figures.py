@@ -5,7 +5,7 @@ import math
 import pytest
 
 import dpmcmc
-from dpmcmc.studies import figures, settings
+from studies import figures, settings
 from tests.studies import made_up
 
 
@@ -22,9 +22,9 @@ def texts(figure):
 
 
 def with_gaps():
-    table = [row for row in made_up.comparison() if (row["sampler"], row["epsilon"]) != ("dp-sgld", 8.0)]
-    for row in table[::7]:
-        row["mmd"] = math.nan
+    table = made_up.comparison()
+    table = table[(table["sampler"] != "dp-sgld") | (table["epsilon"] != 8.0)].reset_index(drop=True)
+    table.loc[::7, "mmd"] = math.nan
     return table
 
 

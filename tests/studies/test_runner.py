@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dpmcmc.studies import cells, runner
-from dpmcmc.studies.cells import Cell
+from studies import cells, runner
+from studies.cells import Cell
 
 CELLS = [Cell("comparison", "banana", "dp-penalty", 2.0, repeat, 1000) for repeat in range(4)]
 
@@ -88,7 +88,7 @@ def test_interrupted(tmp_path, monkeypatch):
     outcome = run(finish, tmp_path, jobs=1)
     assert outcome.interrupted
     assert outcome.finished == 1
-    assert not calls[0][0]._process.is_alive()
+    assert not calls[0][0]._child.process.is_alive()
     monkeypatch.undo()
     outcome = run(finish, tmp_path, jobs=1)
     assert outcome.skipped >= 1
@@ -111,7 +111,7 @@ def test_the_longest_come_first(tmp_path, monkeypatch):
 
         def collect(self):
             cell, self.cell = self.cell, None
-            return cell, {"mmd": 0.0, "seconds": 0.0}, ""
+            return runner.Answer(cell, {"mmd": 0.0, "seconds": 0.0}, "")
 
         def end(self, *, kill):
             assert not kill
@@ -132,6 +132,7 @@ def test_the_environment_is_left_as_it_was(tmp_path):
 
 def test_commit_of_this_source_tree():
     commit = runner.current_commit()
+    assert (commit is not None) == (Path(runner.__file__).parents[1] / ".git").exists()
     assert commit is None or len(commit.removesuffix("-dirty")) >= 7
 
 

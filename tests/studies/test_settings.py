@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import dpmcmc
-from dpmcmc.studies import settings
-from dpmcmc.studies.cells import Cell, authors_steps
+from studies import settings
+from studies.cells import Cell, authors_steps
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "accounting.json").read_text())
 AUTHORS = VECTORS["max_iterations_delta1e-6_q0.01"]["rows"]

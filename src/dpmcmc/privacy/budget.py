@@ -7,7 +7,7 @@ answers a query spends here *before* touching a record.
 import os
 import threading
 from fractions import Fraction
-from typing import ClassVar, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 from dpmcmc.errors import BudgetExceededError, NotPrivateError, QueryError
 from dpmcmc.privacy.exact import Exact, check_number, exact_cost, rounded_down, rounded_up
@@ -16,6 +16,29 @@ from dpmcmc.privacy.subsampled import Scheme, subsampled_steps
 
 _LATTICE_EPSILON_SHARE = 1e-5
 _LATTICE_DELTA_SHARE = 1e-6
+
+
+class LatticeReserve(NamedTuple):
+    """What is left of (ε, δ) for Gaussian queries, and what is set aside for discrete noise."""
+
+    epsilon: float
+    delta_of_gaussians: float
+    lattice_epsilon: Fraction
+    lattice_delta: Fraction
+
+
+def after_lattice_reserve(epsilon: float, delta: float) -> LatticeReserve:
+    """Return how `Budget.reserve_lattice` divides (``epsilon``, ``delta``)."""
+    left_epsilon = check_number("epsilon", epsilon, above=0.0) * (1.0 - _LATTICE_EPSILON_SHARE)
+    left_delta = check_delta(delta) * (1.0 - _LATTICE_DELTA_SHARE)
+    # What is left are floats, and the reserves are exactly the rest of epsilon and delta.
+    lattice_epsilon = Fraction(float(epsilon)) - Fraction(left_epsilon)
+    return LatticeReserve(
+        epsilon=left_epsilon,
+        delta_of_gaussians=delta_of_gaussians(Fraction(left_delta), lattice_epsilon),
+        lattice_epsilon=lattice_epsilon,
+        lattice_delta=Fraction(float(delta)) - Fraction(left_delta),
+    )
 
 
 class _Filter:
@@ -113,13 +136,10 @@ class _Filter:
                     f"reserve_lattice() came after {self._currency} = {rounded_up(self._spent):g} was spent; "
                     "call it before the first query, the total cannot change afterwards"
                 )
-            # The remainders are floats, and the reserves are exactly what is left of epsilon and delta.
-            epsilon = self._epsilon * (1.0 - _LATTICE_EPSILON_SHARE)
-            delta = self._delta * (1.0 - _LATTICE_DELTA_SHARE)
-            lattice_epsilon = Fraction(self._epsilon) - Fraction(epsilon)
-            self._total = Fraction(self._price(epsilon, delta_of_gaussians(Fraction(delta), lattice_epsilon)))
-            self._lattice_epsilon_reserved = lattice_epsilon
-            self._lattice_delta_reserved = Fraction(self._delta) - Fraction(delta)
+            reserve = after_lattice_reserve(self._epsilon, self._delta)
+            self._total = Fraction(self._price(reserve.epsilon, reserve.delta_of_gaussians))
+            self._lattice_epsilon_reserved = reserve.lattice_epsilon
+            self._lattice_delta_reserved = reserve.lattice_delta
 
     def can_spend(self, mu: Exact, *, lattice_epsilon: Exact = 0.0, lattice_delta: Exact = 0.0) -> bool:
         """Whether `spend` with the same arguments would fit now (another thread may be faster)."""

@@ -1,8 +1,8 @@
 """The posterior draws of a run, with the privacy statement that goes wherever they go.
 
-Holds released quantities only: draws, acceptance and step sizes. It never sees a record, and refuses log-likelihoods,
-energies, clip fractions and anything else that was not released. (A run without noise, which is research and says so,
-may bring its fractions of clipped log-ratios.)
+Holds released quantities only: draws, acceptance rates and step sizes. It never sees a record, and refuses
+log-likelihoods, energies, fractions of clipped records and anything else that was not released. (A run without noise is
+not private anyway, and says so; it may keep its fractions of clipped log-ratios.)
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas  # type: ignore[import-untyped]
+    from xarray import DataTree
 
-__all__ = ["RELEASED_STATS", "Posterior", "load"]
+__all__ = ["RELEASED_STATS", "Posterior"]
 
-RELEASED_STATS = ("acceptance", "step_size")
-"""What a sampler may report of each iteration beside the draw: all of it was released."""
+RELEASED_STATS = ("acceptance_rate", "step_size")
+"""What a sampler may report of each iteration beside the draw, by ArviZ's names: all of it was released."""
 NOISE_FREE_STATS = (*RELEASED_STATS, "ratios_clipped")
 """The same for a run without noise, and for no other: neither a private nor a seeded one."""
 
-_FORMAT = 2
+_FORMAT = 3
 _SAMPLE_DIMENSIONS = ("chain", "draw")
 _GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 
@@ -52,7 +53,7 @@ class Posterior:
     warmup_draws
         The same for the warm-up; empty, or with 0 draws, if there was none.
     sample_stats, warmup_stats
-        ``"acceptance"`` and ``"step_size"``, each chains × draws. Any other name is refused, but for
+        ``"acceptance_rate"`` and ``"step_size"``, each chains × draws. Any other name is refused, but for
         ``"ratios_clipped"`` of a run without noise.
     privacy
         What was guaranteed.
@@ -67,7 +68,7 @@ class Posterior:
     Raises
     ------
     NotPrivateError
-        A statistic other than acceptance and step size was given.
+        A statistic other than acceptance rate and step size was given.
     ResultError
         Shapes, names or labels do not fit together.
 
@@ -146,7 +147,7 @@ class Posterior:
     @property
     def acceptance_rate(self) -> float | None:
         """Mean acceptance over chains and draws after warm-up; None for a sampler that accepts everything untested."""
-        acceptance = self.sample_stats.get("acceptance")
+        acceptance = self.sample_stats.get("acceptance_rate")
         return None if acceptance is None else float(np.mean(acceptance))
 
     @cached_property
@@ -219,7 +220,7 @@ class Posterior:
         return data
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-        """Write everything to ``path``: netCDF (".nc") or Zarr (".zarr"). :func:`load` restores it exactly.
+        """Write everything to ``path``, a netCDF file (".nc"). :meth:`load` restores it exactly.
 
         An error, a full disk for one, leaves neither half a file nor a damaged earlier one. ArviZ reads these files
         too. Returns the path.
@@ -246,6 +247,34 @@ class Posterior:
                 )
             _require_posterior(target)
         return write_tree(arviz_bridge.as_tree(self.to_arviz()), target, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Posterior:
+        """Return the posterior that :meth:`save` wrote to ``path``.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        ResultError
+            The file is damaged, is not a posterior of dpmcmc, or says two things that cannot both be true.
+        NotPrivateError
+            It holds a statistic that may not have been released.
+        """
+        tree = read_tree(path)
+        if not _is_posterior(tree):
+            raise ResultError(
+                f"{os.fspath(path)!r} is not a posterior of dpmcmc; give a file that Posterior.save wrote"
+            )
+        if tree.attrs["dpmcmc_format"] != _FORMAT:
+            raise ResultError(
+                f"{os.fspath(path)!r} was written by another version of dpmcmc (format {tree.attrs['dpmcmc_format']}; "
+                f"this one reads {_FORMAT}); load it with that version"
+            )
+        try:
+            return _from_tree(tree)
+        except (AttributeError, KeyError, TypeError, ResultError, QueryError, json.JSONDecodeError) as error:
+            raise ResultError(f"{os.fspath(path)!r} is not a posterior as dpmcmc writes it: {error}") from error
 
     def __repr__(self) -> str:
         number = len(self.warnings)
@@ -291,33 +320,7 @@ class Posterior:
         return variables
 
 
-def load(path: str | os.PathLike[str]) -> Posterior:
-    """Return the posterior that :meth:`Posterior.save` wrote to ``path``.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such file.
-    ResultError
-        The file is damaged, is not a posterior of dpmcmc, or says two things that cannot both be true.
-    NotPrivateError
-        It holds a statistic that may not have been released.
-    """
-    tree = read_tree(path)
-    if not _is_posterior(tree):
-        raise ResultError(f"{os.fspath(path)!r} is not a posterior of dpmcmc; give a file that Posterior.save wrote")
-    if tree.attrs["dpmcmc_format"] != _FORMAT:
-        raise ResultError(
-            f"{os.fspath(path)!r} was written by another version of dpmcmc (format {tree.attrs['dpmcmc_format']}; this "
-            f"one reads {_FORMAT}); load it with that version"
-        )
-    try:
-        return _from_tree(tree)
-    except (AttributeError, KeyError, TypeError, ResultError, QueryError, json.JSONDecodeError) as error:
-        raise ResultError(f"{os.fspath(path)!r} is not a posterior as dpmcmc writes it: {error}") from error
-
-
-def _is_posterior(tree: Any) -> bool:
+def _is_posterior(tree: DataTree) -> bool:
     return "dpmcmc_format" in tree.attrs and "posterior" in tree.children
 
 
@@ -331,7 +334,7 @@ def _require_posterior(path: Path) -> None:
         raise ResultError(f"{str(path)!r} is not a posterior of dpmcmc and is not overwritten; choose another path")
 
 
-def _from_tree(tree: Any) -> Posterior:
+def _from_tree(tree: DataTree) -> Posterior:
     _check_agreement(tree)
     group_values = {
         group: {str(name): variable.values for name, variable in node.data_vars.items()}
@@ -344,7 +347,7 @@ def _from_tree(tree: Any) -> Posterior:
     dims: dict[str, list[str]] = {}
     coords: dict[str, list[Any]] = {}
     for name, variable in variables.items():
-        array = tree["posterior"][variable]
+        array = tree.children["posterior"].dataset[variable]
         own = [str(dimension) for dimension in array.dims[2:]]
         if own != [f"{variable}_dim_{axis}" for axis in range(len(own))]:
             dims[name] = own
@@ -369,7 +372,7 @@ def _from_tree(tree: Any) -> Posterior:
     )
 
 
-def _check_agreement(tree: Any) -> None:
+def _check_agreement(tree: DataTree) -> None:
     """Refuse a file of which one place says other things about privacy than another, or with groups of others."""
     unknown = set(tree.children) - set(_GROUPS)
     if unknown:
@@ -440,6 +443,8 @@ def _leading_shape(argument: str, arrays: Mapping[str, np.ndarray]) -> tuple[int
 def _stats(
     argument: str, values: Mapping[str, Any], shape: tuple[int, int], privacy: PrivacyStatement
 ) -> dict[str, np.ndarray]:
+    # Samplers still say "acceptance".
+    values = {"acceptance_rate" if name == "acceptance" else name: value for name, value in values.items()}
     allowed = NOISE_FREE_STATS if privacy.mode == NOISE_FREE_MODE and not privacy.private else RELEASED_STATS
     refused = [name for name in values if name not in allowed]
     if refused:

@@ -1,22 +1,24 @@
-"""The summary as a table for a terminal, for the command line.
+"""The summary as rows for pages and tables, and as a table for a terminal.
 
 Shows what :meth:`Posterior.summary` returns and computes nothing of its own; a run that was not private says so in the
-title.
+title. The table for a terminal needs Rich, which the extra `cli` installs.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from dpmcmc.errors import DPMCMCWarning
+import numpy as np
+
+from dpmcmc.errors import DPMCMCWarning, ResultError
 from dpmcmc.results.posterior import Posterior
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["summary_table"]
+__all__ = ["SummaryRows", "summary_rows", "summary_table"]
 
 
 # So that names and numbers fit in 80 characters; `summary()` has all.
@@ -24,10 +26,37 @@ _LEFT_OUT = ("mcse_sd", "ess_tail")
 _SHORT = {"mcse_mean": "mcse", "ess_bulk": "ess"}
 
 
+class SummaryRows(NamedTuple):
+    """Names of the columns, and for each parameter its name and its numbers in these columns."""
+
+    columns: list[str]
+    rows: list[tuple[str, list[float]]]
+
+    def column(self, name: str) -> list[float]:
+        """Return the numbers of one column."""
+        place = self.columns.index(name)
+        return [values[place] for _, values in self.rows]
+
+
+def summary_rows(posterior: Posterior) -> SummaryRows:
+    """Return the main columns of the summary. Its warnings are not given here: ``posterior.warnings`` has them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DPMCMCWarning)
+        summary = posterior.summary(round_to="none").drop(columns=list(_LEFT_OUT), errors="ignore")
+    numbers = summary.to_numpy(np.float64).tolist()
+    return SummaryRows(
+        [str(column) for column in summary.columns],
+        [(str(name), values) for name, values in zip(summary.index, numbers, strict=True)],
+    )
+
+
 def summary_table(posterior: Posterior) -> Table:
     """Return the main columns of the summary for ``rich.print``, with the privacy statement and warnings below."""
-    from rich.table import Table
-    from rich.text import Text
+    try:
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        raise ResultError("summary_table needs Rich; install it with pip install 'dpmcmc[cli]'") from None
 
     # Text, not str: Rich would take "beta[age]" for a style and hide the label.
     title = f"{posterior.model}, {posterior.sampler}: {posterior.num_chains} chains × {posterior.num_draws} draws"
@@ -42,14 +71,12 @@ def summary_table(posterior: Posterior) -> Table:
         box=None,
         padding=(0, 2, 0, 0),
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DPMCMCWarning)  # they are shown below the table
-        summary = posterior.summary(round_to="none").drop(columns=list(_LEFT_OUT))
+    summary = summary_rows(posterior)
     table.add_column("parameter", overflow="fold")
     for column in summary.columns:
-        table.add_column(Text(_SHORT.get(column, str(column))), justify="right", no_wrap=True)
-    for name, row in summary.iterrows():
-        table.add_row(Text(str(name)), *(_cell(str(column), float(value)) for column, value in row.items()))
+        table.add_column(Text(_SHORT.get(column, column)), justify="right", no_wrap=True)
+    for name, values in summary.rows:
+        table.add_row(Text(name), *(_cell(*cell) for cell in zip(summary.columns, values, strict=True)))
     return table
 
 

@@ -1,0 +1,298 @@
+"""`dpmcmc plan`: what a budget buys, without any data."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dpmcmc.cli.shared import (
+    JsonOption,
+    Scheme,
+    UsageError,
+    given_fields,
+    listed,
+    number,
+    print_json,
+    with_option_groups,
+)
+
+if TYPE_CHECKING:
+    from dpmcmc import Plan
+
+EXAMPLES = (
+    "**Examples**\n\n"
+    "The paper's banana at ε = 4:  `dpmcmc plan --preset paper-banana --num-records 100000 --epsilon 4`\n\n"
+    "The same, another sampler:  `dpmcmc plan --preset paper-banana --sampler dp-penalty --num-records 100000 "
+    "--epsilon 4`\n\n"
+    "Your own settings:  `dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise 32 --gradient-noise 170 "
+    "--num-records 50000 --epsilon 2 --delta 1e-6`"
+)
+_METROPOLIS, _HMC, _PENALTY = "dp-hmc and dp-penalty", "dp-hmc", "dp-penalty"
+_MINIBATCH = "dp-sgld and dp-sgnht"
+
+
+class SamplerName(StrEnum):
+    """The samplers by their names on the command line."""
+
+    dp_hmc = "dp-hmc"
+    dp_penalty = "dp-penalty"
+    dp_sgld = "dp-sgld"
+    dp_sgnht = "dp-sgnht"
+
+
+class Preset(StrEnum):
+    """The models of the paper's experiments."""
+
+    paper_banana = "paper-banana"
+    paper_gaussian = "paper-gaussian"
+
+
+class Update(StrEnum):
+    """What a proposal of dp-penalty moves."""
+
+    all_components = "all"
+    one_component = "one_component"
+    guided = "guided"
+
+
+class Leapfrog(StrEnum):
+    """Ways to save a gradient, or not."""
+
+    position_first = "position_first"
+    momentum_first = "momentum_first"
+    cached = "cached"
+
+
+class _SamplerKind(NamedTuple):
+    """A sampler's class, and which options it has.
+
+    The number of steps depends on ``priced`` only. The class wants the others too: ``free`` has the value that stands
+    in for each of them if it is not given, or None where the class has a default of its own.
+    """
+
+    class_name: str
+    priced: tuple[str, ...]
+    free: dict[str, float | None]
+
+
+_DIMENSIONS = {Preset.paper_banana: 2, Preset.paper_gaussian: 10}
+_SAMPLERS = {
+    SamplerName.dp_hmc: _SamplerKind(
+        "DPHMC",
+        ("num_leapfrog", "ratio_noise", "gradient_noise"),
+        {"step_size": 1.0, "ratio_clip": 1.0, "gradient_clip": 1.0, "leapfrog": None},
+    ),
+    SamplerName.dp_penalty: _SamplerKind(
+        "DPPenalty", ("ratio_noise",), {"proposal_scale": 1.0, "ratio_clip": 1.0, "update": None}
+    ),
+    SamplerName.dp_sgld: _SamplerKind(
+        "DPSGLD", ("batch_size", "gradient_clip", "step_size"), {"temperature": None, "sampling": None}
+    ),
+    SamplerName.dp_sgnht: _SamplerKind(
+        "DPSGNHT", ("batch_size", "gradient_clip", "step_size", "diffusion"), {"sampling": None}
+    ),
+}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options about the run as a whole."""
+
+    num_records: Annotated[int, typer.Option(help="Number of rows n (public).", min=2)]
+    epsilon: Annotated[float, typer.Option(help="Privacy parameter ε of the whole run.")]
+    delta: Annotated[
+        float | None, typer.Option(help="Privacy parameter δ. Default: 0.1 / num-records.", show_default=False)
+    ] = None
+    num_chains: Annotated[int, typer.Option(help="Chains; they share the budget.", min=1)] = 4
+    dimension: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of unconstrained parameters: the acceptance is then predicted. A preset knows it.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None
+    check_records: Annotated[
+        bool, typer.Option(help="Whether the run counts, with noise, the records that are of no use.")
+    ] = True
+    sampler: Annotated[
+        SamplerName | None, typer.Option(help="The sampler. Default with a preset: dp-hmc.", show_default=False)
+    ] = None
+    preset: Annotated[
+        Preset | None,
+        typer.Option(
+            help="Start from the paper's settings, noise scaled with √n; other options override them.",
+            show_default=False,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class SamplerOptions:
+    """The settings of all samplers; which of them a sampler has, `_SAMPLERS` knows."""
+
+    ratio_noise: Annotated[
+        float | None,
+        typer.Option(help="τ of the accept test's log-ratio.", show_default=False, rich_help_panel=_METROPOLIS),
+    ] = None
+    ratio_clip: Annotated[
+        float | None,
+        typer.Option(
+            help="Clip bound of log-ratios (no effect on the price).", show_default=False, rich_help_panel=_METROPOLIS
+        ),
+    ] = None
+    num_leapfrog: Annotated[
+        int | None, typer.Option(help="Leapfrog steps L.", min=1, show_default=False, rich_help_panel=_HMC)
+    ] = None
+    gradient_noise: Annotated[
+        float | None, typer.Option(help="τ of each gradient.", show_default=False, rich_help_panel=_HMC)
+    ] = None
+    leapfrog: Annotated[
+        Leapfrog | None,
+        typer.Option(
+            help="L gradients an iteration (position_first, the default; cached) or L + 1 (momentum_first, the paper).",
+            show_default=False,
+            rich_help_panel=_HMC,
+        ),
+    ] = None
+    proposal_scale: Annotated[
+        float | None,
+        typer.Option(help="Proposal sd (no effect on the price).", show_default=False, rich_help_panel=_PENALTY),
+    ] = None
+    update: Annotated[
+        Update | None,
+        typer.Option(help="Which components a proposal moves.", show_default=False, rich_help_panel=_PENALTY),
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Records in a batch.", min=1, show_default=False, rich_help_panel=_MINIBATCH),
+    ] = None
+    gradient_clip: Annotated[
+        float | None,
+        typer.Option(
+            help="Clip norm of a record's gradient (for dp-hmc: no effect on the price).",
+            show_default=False,
+            rich_help_panel=_MINIBATCH,
+        ),
+    ] = None
+    step_size: Annotated[
+        float | None,
+        typer.Option(
+            help="Step size h (for dp-hmc: no effect on the price).", show_default=False, rich_help_panel=_MINIBATCH
+        ),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="1 samples the posterior; the paper's released code amounts to 0.5, and so do its presets.",
+            show_default=False,
+            rich_help_panel=_MINIBATCH,
+        ),
+    ] = None
+    sampling: Annotated[
+        Scheme | None,
+        typer.Option(
+            help="How batches are drawn. Default: without_replacement.", show_default=False, rich_help_panel=_MINIBATCH
+        ),
+    ] = None
+    diffusion: Annotated[
+        float | None, typer.Option(help="A of dp-sgnht.", show_default=False, rich_help_panel=_MINIBATCH)
+    ] = None
+
+
+@with_option_groups
+def plan(run: RunOptions, settings: SamplerOptions, as_json: JsonOption = False) -> None:
+    """Show what a budget buys: iterations and queries, without any data.
+
+    Nothing is spent and nothing is read. Noise multipliers τ are noise sd / sensitivity; useful ones grow with √n, so
+    that the same accuracy costs less the more people there are.
+    """
+    import dpmcmc
+
+    name, options = _sampler_options(run, settings)
+    class_name, _, free = _SAMPLERS[name]
+    stand_ins = {option: value for option, value in free.items() if value is not None}
+    dimension = run.dimension
+    if dimension is not None:
+        missing = [option for option in stand_ins if option not in options]
+        if missing:
+            raise UsageError(f"to predict the acceptance {name} needs {listed(missing)}; give it, or no --dimension")
+    elif run.preset is not None:
+        dimension = _DIMENSIONS[run.preset]
+    bought = dpmcmc.plan(
+        getattr(dpmcmc, class_name)(**(stand_ins | options)),
+        num_records=run.num_records,
+        epsilon=run.epsilon,
+        delta=0.1 / run.num_records if run.delta is None else run.delta,
+        num_chains=run.num_chains,
+        dimension=dimension,
+        check_records=run.check_records,
+    )
+    if as_json:
+        print_json(_as_json(name, options, bought))
+    else:
+        _show(class_name, options, bought)
+
+
+def _sampler_options(run: RunOptions, settings: SamplerOptions) -> tuple[SamplerName, dict[str, Any]]:
+    """Return the sampler and its options: those of the preset, overridden by those given."""
+    if run.sampler is None and run.preset is None:
+        raise UsageError(f"give --sampler ({', '.join(SamplerName)}) or --preset ({', '.join(Preset)})")
+    name = SamplerName.dp_hmc if run.sampler is None else run.sampler
+    kind, given = _SAMPLERS[name], given_fields(settings)
+    foreign = [option for option in given if option not in kind.priced and option not in kind.free]
+    if foreign:
+        raise UsageError(f"{listed(foreign)} does not belong to {name}; leave it out or choose another --sampler")
+    options = given
+    if run.preset is not None:
+        from dpmcmc.presets import paper_settings
+
+        options = paper_settings(run.preset.value, name.value, run.num_records) | given
+    missing = [option for option in kind.priced if option not in options]
+    if missing:
+        raise UsageError(f"{name} needs {listed(missing)}; give it, or a --preset")
+    return name, options
+
+
+def _as_json(name: SamplerName, options: dict[str, Any], bought: "Plan") -> dict[str, Any]:
+    return {
+        "sampler": name.value,
+        "settings": options,
+        "num_records": bought.num_records,
+        "epsilon": bought.epsilon,
+        "delta": bought.delta,
+        "num_chains": bought.num_chains,
+        "plan": bought.to_dict(),
+    }
+
+
+def _show(class_name: str, options: dict[str, Any], bought: "Plan") -> None:
+    console = Console()
+    console.print(
+        f"With ε = {bought.epsilon:g} and δ = {bought.delta:g}, {bought.num_records:,} records buy {class_name}",
+        Text(f"{bought.num_steps:,} iterations", "bold green"),
+        f"in each of {bought.num_chains} chains.",
+        highlight=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    table.add_row("iterations, all chains together", number(bought.total_steps))
+    for kind, answers in bought.queries.items():
+        table.add_row(Text(f"{kind.replace('_', '-')} queries, all chains together"), number(answers))
+    if bought.mu_total is not None:
+        table.add_row("cost μ of an iteration of one chain", number(bought.mu_per_step))
+        table.add_row("cost μ of the whole run", number(bought.mu_total))
+    if bought.predicted_acceptance is not None:
+        table.add_row("predicted acceptance, at most about", f"{bought.predicted_acceptance:.2g}")
+    for option, value in options.items():
+        table.add_row(Text(f"setting: {option.replace('_', ' ')}"), Text(number(value)))
+    console.print(table)
+    for note in bought.notes:
+        console.print(Text(f"Note: {note}.", "bold yellow"))
+    console.print("Nothing was spent: a plan looks at no data.", style="dim")

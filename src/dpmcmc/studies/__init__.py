@@ -1,5 +1,0 @@
-"""The paper's experiments, run again through the package's public interface.
-
-Räisä, Koskela and Honkela, "Differentially Private Hamiltonian Monte Carlo", section "Experiments". All records are
-synthetic and all runs are seeded, so that nothing in this room is private; it must never be given real data.
-"""

@@ -1,0 +1,365 @@
+"""The commands `python -m studies …`: run a study, write its tables, figures and statements, and put them into a page.
+
+Modules that take long to load are imported inside the commands, so that help texts come at once.
+"""
+
+import importlib.util
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from dpmcmc.errors import DPMCMCError, QueryError
+from studies.exits import Commands
+
+if TYPE_CHECKING:
+    from studies.cells import Array, Cell
+    from studies.runner import Outcome
+    from studies.statements import Statement
+    from studies.tables import Table
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Run the experiments of the paper again: *Differentially Private Hamiltonian Monte Carlo* (Räisä, Koskela, "
+    "Honkela). All data are synthetic and all runs seeded: **nothing here is private**.",
+)
+
+
+class ModelChoice(StrEnum):
+    """The paper's models."""
+
+    banana = "banana"
+    gaussian = "gaussian"
+    all = "all"
+
+
+class Algorithm(StrEnum):
+    """The samplers without noise of the clipping study."""
+
+    hmc = "hmc"
+    rwmh = "rwmh"
+    all = "all"
+
+
+OutOption = Annotated[
+    Path, typer.Option(help="Folder for results. A run that was interrupted continues in the same folder.")
+]
+ModelOption = Annotated[ModelChoice, typer.Option("--model", help="Which of the paper's models.")]
+RecordsOption = Annotated[
+    int | None,
+    typer.Option(help="Synthetic records n. Default: the paper's 100,000; δ is 0.1/n.", min=500, show_default=False),
+]
+SeedOption = Annotated[int, typer.Option(help="Seed of data, starting points and noise.", min=0)]
+JobsOption = Annotated[
+    int | None, typer.Option(help="Runs side by side. Default: one for each core.", min=1, show_default=False)
+]
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`python -m studies comparison --out comparison`   the whole of it, for hours\n\n"
+    "`python -m studies comparison --out small --epsilon 4 --epsilon 15 --repeats 2 --sampler paper`   a part of it"
+)
+def comparison(
+    out: OutOption,
+    model: ModelOption = ModelChoice.all,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(help="Budget ε; may be given several times. Default: 2, 4, 6, 8, 10, 12, 15.", show_default=False),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each algorithm of the paper, and of this package's own.")] = 10,
+    variant_repeats: Annotated[int, typer.Option(help="Runs of each variant: other temperature or accountant.")] = 3,
+    sampler: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An algorithm, `paper`, `variants` or `all`; may be given several times. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    records: RecordsOption = None,
+    seed: SeedOption = 0,
+    jobs: JobsOption = None,
+) -> None:
+    """Compare DP-HMC, DP-penalty, DP-SGLD and DP-SGNHT with the exact posterior at several ε (figures 1 and 2).
+
+    DP-SGLD and DP-SGNHT run as many iterations as the paper's accountant granted; extra rows run them under this
+    package's tighter one, DP-SGLD at temperature 1 as well as at the ½ of the paper's code, and DP-HMC with this
+    package's defaults.
+
+    Writes results.csv (a row for each run; Parquet too if pyarrow is installed), summary.csv and summary.md (medians
+    and quartiles), statements.txt and statements.json, and figures as PDF and PNG.
+    """
+    from studies import settings
+    from studies.cells import Cell
+
+    levels = _checked_levels("--epsilon", settings.EPSILONS if epsilon is None else epsilon)
+    names = _checked_samplers(sampler)
+    main = [name for name in names if settings.ROWS[name].figure == "main"]
+    _check_repeats("--repeats", repeats, lowest=1 if main else 0)
+    _check_repeats("--variant-repeats", variant_repeats, lowest=0)
+    num_records = settings.NUM_RECORDS if records is None else records
+    cells = [
+        Cell("comparison", model_name, name, level, repeat, num_records, seed)
+        for model_name in _models(model)
+        for name in names
+        for level in levels
+        for repeat in range(repeats if name in main else variant_repeats)
+    ]
+    for cell in cells:  # cheap to know beforehand; what batches cost is known when they run
+        if cell.repeat == 0 and settings.ROWS[cell.row].accountant == "gaussian":
+            cell.steps()
+    _study("comparison", cells, out, jobs, _comparison_files)
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`python -m studies clipping --out clipping`   the whole of it\n\n"
+    "`python -m studies clipping --out small --algorithm rwmh --repeats 2 --model banana`   a part of it"
+)
+def clipping(
+    out: OutOption,
+    model: ModelOption = ModelChoice.all,
+    algorithm: Annotated[Algorithm, typer.Option(help="Which sampler without noise.")] = Algorithm.all,
+    bound: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Clip bound of the log-ratios; may be given several times. Default: the nine of the paper for each "
+            "model.",
+            show_default=False,
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Runs at each bound.")] = 10,
+    records: RecordsOption = None,
+    seed: SeedOption = 0,
+    jobs: JobsOption = None,
+) -> None:
+    """Clip the log-ratios of HMC and RWMH without noise, and see what it does to the posterior (figure 3).
+
+    Writes the same files as `comparison`, and checks beside the paper's 20 % guideline a model with skewed scores, for
+    which it does not hold.
+    """
+    from studies import settings
+    from studies.cells import Cell
+
+    given = None if bound is None else _checked_levels("--bound", bound)
+    _check_repeats("--repeats", repeats, lowest=1)
+    names = list(settings.CLIPPING_ROWS) if algorithm is Algorithm.all else [algorithm.value]
+    num_records = settings.NUM_RECORDS if records is None else records
+    cells = [
+        Cell("clipping", model_name, name, level, repeat, num_records, seed)
+        for model_name in _models(model)
+        for name in names
+        for level in given or settings.CLIPPING[model_name].bounds
+        for repeat in range(repeats)
+    ]
+    _study("clipping", cells, out, jobs, _clipping_files)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders that `comparison` and `clipping` have written.")],
+    to: Annotated[Path, typer.Option(help="Markdown page with the two markers that the results go between.")],
+) -> None:
+    """Put the tables, statements, versions, times and figures of finished studies into a page.
+
+    Replaces what stands between the lines `<!-- measured: begin -->` and `<!-- measured: end -->`, and copies the
+    figures into a folder beside the page.
+    """
+    _require_packages()
+    from studies.page import write_page
+
+    for path in write_page(folders, to):
+        typer.echo(f"wrote {path}")
+
+
+# ------------------------------------------------------------------------------------------------------ options
+
+
+class MissingPackageError(DPMCMCError):
+    """A package that only the studies need is not installed."""
+
+
+def _require_packages() -> None:
+    """Refuse to start without what the tables and figures need: better now than after hours of running."""
+    for name in ("pandas", "matplotlib"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingPackageError(f"{name} is not installed, and the studies need it; pip install -e '.[studies]'")
+
+
+def _models(model: ModelChoice) -> list[str]:
+    from studies import settings
+
+    return list(settings.MODELS) if model is ModelChoice.all else [model.value]
+
+
+def _checked_levels(option: str, values: Sequence[float]) -> list[float]:
+    for value in values:
+        if not 0.0 < value < math.inf:
+            raise QueryError(f"{option} is {value}; give positive finite numbers")
+    return sorted({float(value) for value in values})
+
+
+def _check_repeats(option: str, value: int, lowest: int) -> None:
+    if not lowest <= value <= 99:
+        raise QueryError(f"{option} is {value}; give a whole number from {lowest} to 99")
+
+
+def _checked_samplers(given: Sequence[str] | None) -> list[str]:
+    """Return the names of rows in the order of the table."""
+    from studies import settings
+
+    groups = {
+        "all": list(settings.ROWS),
+        "paper": [name for name, row in settings.ROWS.items() if row.in_paper],
+        "variants": [name for name, row in settings.ROWS.items() if row.figure == "variants"],
+    }
+    chosen: set[str] = set()
+    for name in given or ["all"]:
+        if name not in groups and name not in settings.ROWS:
+            raise QueryError(f"--sampler is {name!r}, which is unknown; give {', '.join([*groups, *settings.ROWS])}")
+        chosen.update(groups.get(name, [name]))
+    return [name for name in settings.ROWS if name in chosen]
+
+
+# -------------------------------------------------------------------------------------------------------- run
+
+Files = Callable[[Path, "Table", "list[Cell]"], "list[Statement]"]
+
+
+def _study(study: str, cells: "list[Cell]", out: Path, jobs: int | None, write: Files) -> None:
+    """Run what is missing, write the files, say what was found."""
+    _require_packages()
+    from dpmcmc.output import prepare_folder
+    from studies import settings, tables
+    from studies.runner import run_cells
+
+    if not cells:
+        raise QueryError("nothing to run; give more --repeats, --variant-repeats or another --sampler")
+    prepare_folder(out)
+    console = Console(stderr=True)
+    first = cells[0]
+    console.print(
+        f"{len(cells)} runs on {first.num_records:,} synthetic records, seed {first.seed}. Seeded or without noise: "
+        "NOT private.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if first.num_records != settings.NUM_RECORDS:
+        console.print(f"The paper has {settings.NUM_RECORDS:,} records: this is not its experiment.", highlight=False)
+    outcome = run_cells(cells, out, jobs=jobs, console=console)
+    _log(out, study, len(cells), outcome)
+    if outcome.interrupted:
+        typer.echo(
+            f"Interrupted. {outcome.skipped + outcome.finished} of {len(cells)} runs are finished and kept; the same "
+            "command continues with the others.",
+            err=True,
+        )
+        raise typer.Exit(130)
+    table, done = tables.collect(out, study, first.num_records, first.seed)
+    if not table.empty:
+        statements = write(out, table, done)
+        for statement in statements:
+            typer.echo(str(statement))
+        typer.echo(f"Tables, figures and statements are in {out}")
+    if outcome.failed:
+        for cell, error in outcome.failed:
+            typer.echo(f"failed: {cell}: {error}", err=True)
+        typer.echo(f"{len(outcome.failed)} of {len(cells)} runs failed; the same command tries them again.", err=True)
+        raise typer.Exit(1)
+
+
+def _log(out: Path, study: str, number: int, outcome: "Outcome") -> None:
+    """Keep how long each invocation took: the wall-clock time of a study is their sum."""
+    entry = {
+        "study": study,
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seconds": round(outcome.seconds, 1),
+        "cells": number,
+        "skipped": outcome.skipped,
+        "finished": outcome.finished,
+        "failed": len(outcome.failed),
+        "interrupted": outcome.interrupted,
+    }
+    with (out / "invocations.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+# ------------------------------------------------------------------------------------------------------ files
+
+
+def _common_files(out: Path, study: str, table: "Table", statements: "list[Statement]") -> None:
+    """Write the tables and the statements of a study."""
+    from dpmcmc.output import replace_file
+    from studies import tables
+
+    tables.write_csv(out / "results.csv", table)
+    tables.write_parquet(out / "results.parquet", table)
+    tables.write_csv(out / "summary.csv", tables.summarise(table, study))
+    parts = ["# Medians (quartiles) over the repeats", "Synthetic data, seeded runs: not private."]
+    for model in table["model"].unique():
+        for measure, title in tables.MEASURES.items():
+            parts += [f"## {model}: {title}", tables.markdown(table, study, measure, model)]
+        parts += [f"## {model}: iterations of each chain", tables.iterations_markdown(table, study, model)]
+    replace_file(out / "summary.md", ("\n\n".join(parts) + "\n").encode())
+    replace_file(out / "statements.txt", ("\n".join(map(str, statements)) + "\n").encode())
+    content = [statement.to_dict() for statement in statements]
+    replace_file(out / "statements.json", json.dumps(content, indent=1, ensure_ascii=False).encode())
+
+
+def _comparison_files(out: Path, table: "Table", cells: "list[Cell]") -> "list[Statement]":
+    from studies import figures, settings
+    from studies.statements import of_comparison
+
+    statements = of_comparison(table)
+    _common_files(out, "comparison", table, statements)
+    figures.write_figure(figures.comparison_figure(table), out / "figure1")
+    for model in table["model"].unique():
+        figures.write_figure(figures.full_figure(table, model), out / f"figure1_full_{model}")
+    if any(settings.ROWS[name].figure == "variants" for name in table["sampler"].unique()):
+        figures.write_figure(figures.comparison_figure(table, "variants"), out / "figure1_variants")
+    runs = _best_median_worst(out, table, cells)
+    if runs:
+        from dpmcmc.models import Banana
+        from studies.cells import make_problem
+
+        problem = make_problem("banana", cells[0].num_records, cells[0].seed)
+        assert isinstance(problem.model, Banana)
+        figures.write_figure(figures.posterior_figure(runs, problem.model, problem.data), out / "figure2")
+    return statements
+
+
+def _best_median_worst(out: Path, table: "Table", cells: "list[Cell]") -> "dict[str, dict[str, Array]]":
+    """Return the kept draws of three runs of each algorithm, chosen by MMD as in the paper's code."""
+    from studies import settings
+    from studies.cells import keeps_draws, read_draws
+
+    by_mmd = table["mmd"].reset_index(drop=True).sort_values(kind="stable")
+    places = [place for place, mmd in by_mmd.items() if keeps_draws(cells[place]) and math.isfinite(mmd)]
+    runs: dict[str, dict[str, Array]] = {}
+    for name, row in settings.ROWS.items():
+        order = [place for place in places if cells[place].row == name]
+        if order and row.figure == "main":
+            chosen = {"best": order[0], "median": order[len(order) // 2], "worst": order[-1]}
+            runs[row.label] = {key: read_draws(out, cells[place]).reshape(-1, 2) for key, place in chosen.items()}
+    return runs
+
+
+def _clipping_files(out: Path, table: "Table", cells: "list[Cell]") -> "list[Statement]":
+    from studies import figures
+    from studies.statements import of_clipping
+
+    statements = of_clipping(table)
+    _common_files(out, "clipping", table, statements)
+    figures.write_figure(figures.clipping_figure(table), out / "figure3")
+    return statements

@@ -1,0 +1,111 @@
+"""The page on the reproduction: finished studies are written into it between two markers.
+
+The text around the markers is written by hand and left alone; what stands between them comes from results alone.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpmcmc.errors import QueryError
+from dpmcmc.output import OutputError, replace_file
+from studies import tables
+from studies.tables import Table
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+_FIGURES = {
+    "figure1": "Figure 1. MMD and mean error against ε. Boxes: quartiles; whiskers: all runs; dots: single runs.",
+    "figure1_full_banana": "Figure 1 in full, banana. Dotted: R̂ = 1.05; the guideline of 20 %.",
+    "figure1_full_gaussian": "Figure 1 in full, Gaussian.",
+    "figure1_variants": "Temperatures and accountants of the minibatch samplers. Diamonds: a single run, empty under "
+    "the tight accountant.",
+    "figure2": "Figure 2. The banana's posterior at ε = 15: marginals, and regions of 50 and 90 %, of the best, median "
+    "and worst run by MMD.",
+    "figure3": "Figure 3. Clipping without noise: MMD against the bound and against the fraction clipped.",
+}
+_SHOWN = {
+    "comparison": ("mmd", "mean_error", "max_r_hat", "acceptance", "ratios_clipped", "gradients_clipped"),
+    "clipping": ("mmd", "ratios_clipped", "max_r_hat"),
+}
+
+
+def write_page(folders: Sequence[Path], page: Path) -> list[Path]:
+    """Write finished studies into a page; return the files written."""
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot read {str(page)!r} ({error.strerror}); give a page with the markers") from None
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise QueryError(f"{str(page)!r} does not have one line {BEGIN} and after it one line {END}; add them")
+    pictures = page.parent / page.stem
+    parts, written = [], []
+    for folder in folders:
+        study, table = read_table(folder)
+        parts.append(_section(folder, study, table))
+        pictures.mkdir(exist_ok=True)
+        for name, caption in _FIGURES.items():
+            if (folder / f"{name}.png").exists():
+                for ending in ("png", "pdf"):
+                    written.append(pictures / f"{name}.{ending}")
+                    shutil.copyfile(folder / f"{name}.{ending}", written[-1])
+                link = f"{pictures.name}/{name}"
+                parts.append(f"![{caption}]({link}.png)\n\n{caption} ([PDF]({link}.pdf))")
+    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    replace_file(page, ("\n\n".join([before, *parts, after])).encode())
+    return [page, *written]
+
+
+def read_table(folder: Path) -> tuple[str, Table]:
+    """Return which study a folder holds, and its table."""
+    try:
+        table = tables.read_csv(folder / "results.csv")
+    except OSError as error:
+        raise QueryError(
+            f"{str(folder)!r} has no results.csv ({error.strerror}); give a folder that `python -m studies` has written"
+        ) from None
+    return "comparison" if "epsilon" in table else "clipping", table
+
+
+def _section(folder: Path, study: str, table: Table) -> str:
+    """Return the results of one study as Markdown."""
+    parts = [f"## Results: {study}", _provenance(folder, table), "### Statements", _statements(folder)]
+    for model in table["model"].unique():
+        for measure in _SHOWN[study]:
+            parts.append(f"### {model}: {tables.MEASURES[measure]}, median (quartiles)")
+            parts.append(tables.markdown(table, study, measure, model))
+        parts += [f"### {model}: iterations of each chain", tables.iterations_markdown(table, study, model)]
+    parts += ["### Where the time went", _times(table)]
+    return "\n\n".join(parts)
+
+
+def _provenance(folder: Path, table: Table) -> str:
+    def listed(name: str) -> str:
+        return ", ".join(str(value) for value in table[name].unique() if value != "") or "unknown"
+
+    invocations = [json.loads(line) for line in (folder / "invocations.jsonl").read_text().splitlines()]
+    hours = sum(entry["seconds"] for entry in invocations) / 3600.0
+    work = table["seconds"].sum() / 3600.0
+    return (
+        f"{len(table)} runs of {listed('num_records')} records, study seed {listed('study_seed')}; "
+        f"{listed('privacy')}. Commit {listed('commit')}, "
+        f"dpmcmc {listed('dpmcmc')}, jax {listed('jax')}. Wall-clock time {hours:.2f} h in {len(invocations)} "
+        f"invocation{'s' if len(invocations) > 1 else ''}; the runs add up to {work:.2f} core hours."
+    )
+
+
+def _statements(folder: Path) -> str:
+    parts = []
+    for statement in json.loads((folder / "statements.json").read_text(encoding="utf-8")):
+        parts.append(f"**{statement['verdict'].capitalize()}**: {statement['text']} ({statement['by']}).\n")
+        parts += [f"- {line}" for line in statement["numbers"]]
+        parts.append("")
+    return "\n".join(parts).rstrip()
+
+
+def _times(table: Table) -> str:
+    lines = []
+    for (model, label), rows in table.groupby(["model", "label"], sort=False):
+        steps, seconds, sampling = rows[["iterations_per_chain", "seconds", "seconds_sampling"]].sum()
+        lines.append([f"{model}, {label}", str(len(rows)), *(f"{value:,.0f}" for value in (steps, seconds, sampling))])
+    return tables.markdown_table(["", "runs", "steps of 4 chains", "core seconds", "of them sampling"], lines)

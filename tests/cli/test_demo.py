@@ -1,0 +1,38 @@
+"""`dpmcmc demo`: its options. What it runs and writes is tested in `tests/test_demo.py`."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from dpmcmc import demo
+from tests.cli.running import answer, refusal
+
+
+class TestDemo:
+    def test_an_unwritable_folder_is_refused_before_sampling(self, tmp_path, monkeypatch):
+        def never(*_, **__):
+            raise AssertionError("sampling started")
+
+        monkeypatch.setattr(demo, "run", never)
+        in_the_way = tmp_path / "file"
+        in_the_way.write_text("not a folder")
+        line = refusal("demo", "--out", in_the_way / "deeper", code=1)
+        assert "choose another --out" in line
+
+    def test_fast_and_epsilon_exclude_each_other(self, tmp_path):
+        assert "leave one of them out" in refusal("demo", "--fast", "--epsilon", 2, "--out", tmp_path)
+
+    def test_too_small_a_budget_is_refused(self, tmp_path):
+        line = refusal("demo", "--epsilon", 0.01, "--num-records", 100, "--out", tmp_path)
+        assert "raise --epsilon" in line
+
+    @pytest.mark.parametrize(("options", "epsilon"), [([], 15.0), (["--fast"], 4.0), (["--epsilon", 2], 2.0)])
+    def test_budget(self, options, epsilon, tmp_path, monkeypatch):
+        asked = []
+        monkeypatch.setattr(demo, "planned", lambda settings: asked.append(settings) or SimpleNamespace(num_steps=9))
+        monkeypatch.setattr(demo, "run", lambda settings, progress: asked.append(progress))
+        monkeypatch.setattr(demo, "write", lambda outcome, folder: {})
+        monkeypatch.setattr(demo, "report", lambda outcome, files: {"ok": math.pi})
+        assert answer("demo", *options, "--out", tmp_path) == {"ok": math.pi}
+        assert asked == [demo.Settings(epsilon=epsilon), False]

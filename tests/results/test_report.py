@@ -1,0 +1,92 @@
+"""A posterior's page: sound HTML with everything inside, texts escaped, "not private" at the top where it is due."""
+
+import re
+
+import numpy as np
+import pytest
+
+from dpmcmc.errors import ResultError
+from dpmcmc.results import Picture, html_report, report
+from tests.results.cases import STATEMENTS, make_posterior
+from tests.results.pages import Page
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
+SVG = (
+    b'<?xml version="1.0"?>\n<svg width="10pt" height="5pt"><metadata>who made it</metadata><defs><path id="a"/></defs>'
+    b'<use href="#a" style="clip-path: url(#a); fill: #0072b2"/></svg>'
+)
+
+
+def shown(posterior, **options):
+    """The page's texts and its source."""
+    text = html_report(posterior, **options)
+    return " ".join("".join(Page(text).texts).split()), text
+
+
+def picture(name="one", content=SVG, **options):
+    return Picture(name=name, content=content, label="A <label>", caption="Below & beside", **options)
+
+
+@pytest.mark.parametrize("kind", list(STATEMENTS))
+def test_every_kind_of_run_has_a_page_that_says_what_it_is(kind):
+    posterior = make_posterior(kind)
+    texts, source = shown(posterior)
+    assert ("Private: exact noise" in texts) == posterior.privacy.private
+    assert ("Not private" in texts) == (not posterior.privacy.private)
+    assert ("seed" in texts.lower()) == (kind == "seeded")
+    assert ("NO: there was no noise" in texts) == (kind == "noise-free")
+    assert "Posterior of logistic regression" in texts
+    assert "beta[größe]" in texts
+    assert "None" not in texts
+    for warning in posterior.warnings:
+        assert warning in texts
+    assert not re.search(r"url\((?!#)|@import|<script|<link|<img", source)
+
+
+def test_a_sampler_without_accept_test_has_no_acceptance():
+    texts, _ = shown(make_posterior(sample_stats={}, warmup_stats={}))
+    assert "cceptance" not in texts
+
+
+def test_numbers_of_the_statement():
+    rows = dict(report.statement_rows(make_posterior("private")))
+    assert rows["Private"] == "yes"
+    assert rows["Spent"] == "ε = 1, δ = 1e-06"
+    assert rows["Released: log-ratio"] == "100 noisy sums, noise multiplier τ = 80"
+    assert "Spent" not in dict(report.statement_rows(make_posterior("seeded")))
+
+
+def test_texts_are_escaped():
+    evil = "<script>alert('$title & co')</script>"
+    draws = {evil: np.random.default_rng(1).normal(size=(4, 50))}
+    plain = {"warmup_draws": {}, "warmup_stats": {}, "dims": {}, "coords": {}}
+    posterior = make_posterior(draws=draws, model=evil, **plain)
+    for options in ({}, {"title": evil, "lead": evil, "pictures": [Picture("one", SVG, evil, evil)]}):
+        texts, source = shown(posterior, **options)
+        assert evil in texts
+        assert "<script" not in source
+    assert "<script" not in report.html_page(posterior, [], title=evil, footer=evil)
+    for part in (report.heading, report.paragraph, report.code):
+        assert "<script" not in part(evil)
+
+
+def test_svg_is_inside_with_names_and_colours_of_the_page():
+    _, source = shown(make_posterior(), pictures=[picture("one"), picture("two", wide=True)])
+    page = Page(source)
+    assert page.ids == ["one-a", "two-a"]
+    assert page.links == ["#one-a", "#two-a"]
+    drawing = source[source.index("<figure") : source.index("</figure>")]
+    assert drawing.startswith('<figure class="narrow"><svg role="img" aria-label="A &lt;label&gt;"><defs>')
+    assert "clip-path: url(#one-a); fill: var(--private)" in drawing
+    assert "Below &amp; beside" in drawing
+    assert "<figure><svg" in source
+
+
+def test_png_is_inside():
+    _, source = shown(make_posterior(), pictures=[picture(content=PNG)])
+    assert [link[:22] for link in Page(source).links] == ["data:image/png;base64,"]
+
+
+def test_other_pictures_are_refused():
+    with pytest.raises(ResultError, match="'one' is neither SVG nor PNG"):
+        html_report(make_posterior(), pictures=[picture(content=b"GIF89a")])
