@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from benchmarks.problems import Problem, log_density
 from dpmcmc.curator import Curator, NoiseSource, SeededNoiseNotPrivate
-from dpmcmc.curator.curator import exact_arithmetic
-from dpmcmc.curator.queries import Gradient
-from dpmcmc.curator.records import COMPILER_OPTIONS
+from dpmcmc.curator.arithmetic import exact_arithmetic
+from dpmcmc.curator.placement import COMPILER_OPTIONS
 from dpmcmc.inference import sampling
-from dpmcmc.inference.blocks import Random, Shape, compile_run, draw_noise, settings_of
+from dpmcmc.inference.blocks import Shape, compile_run
 from dpmcmc.privacy import Budget
+from dpmcmc.queries import Gradient, PaidDraws
 from dpmcmc.samplers import DPHMC, Sampler
 
 Contestant = Callable[[], object]
@@ -71,11 +71,11 @@ def private_gradient(problem: Problem, curator: Curator, theta: Starts) -> Conte
     bind = curator.oracle(Gradient(problem.gradient_clip, 0.1 * float(np.sqrt(problem.num_records))), None)
 
     def answer(records: Any, theta: jax.Array, noise: jax.Array) -> jax.Array:
-        return bind(records).gradient(theta, noise).value
+        return bind(records).gradient(theta, PaidDraws(noise)).value
 
     with exact_arithmetic():
         compiled = jax.jit(answer, compiler_options=COMPILER_OPTIONS)
-        arguments = curator.secret_records, jnp.asarray(theta), jnp.zeros(theta.shape, jnp.int64)
+        arguments = curator._records, jnp.asarray(theta), jnp.zeros(theta.shape, jnp.int64)
 
     def call() -> jax.Array:
         with exact_arithmetic():
@@ -115,21 +115,25 @@ class PrivateDraws:
     """
 
     def __init__(self, curator: Curator, sampler: Sampler, theta: Starts, num_draws: int) -> None:
-        self._records = curator.secret_records
+        self._records = curator._records
         shape = Shape(len(theta), num_draws, 1, num_draws)
         with exact_arithmetic():
             run = _ready_run(curator, sampler, theta, shape)
-            self._run, self._state = run.program.run, sampling._start(run)
-            # On the device beforehand, as the floor's and the others' inputs are.
-            inputs = run.settings, draw_noise(curator, run.queries, run.random, shape, 0), num_draws
-            self._settings, self._noise, self._active = jax.tree.map(jnp.asarray, inputs)
+            self._state = run.program.start(run.inputs, run.keys[0], run.theta, curator.pay(run.start_order))
+            order = shape.order(run.queries, 0)
+            assert order is not None
+            # The compiled code itself: the same noise serves every call here. On the device beforehand, as the floor's
+            # and the others' inputs are.
+            self._run, numbers = run.program.run._compiled, curator._numbers(run.program.run._oracle)
+            inputs = numbers, run.inputs, curator.pay(order), num_draws
+            self._numbers, self._inputs, self._noise, self._active = jax.tree.map(jnp.asarray, inputs)
             self._key = run.keys[1]
 
     def __call__(self) -> jax.Array:
         """Run the block; return the positions, draws × chains × parameters."""
         with exact_arithmetic():
             self._state, positions, _ = self._run(
-                self._records, self._settings, self._state, self._key, self._noise, self._active
+                self._records, self._numbers, self._inputs, self._state, self._key, self._noise, self._active
             )
             return positions
 
@@ -158,10 +162,11 @@ def private_runs(
 def _ready_run(curator: Curator, sampler: Sampler, theta: Starts, shape: Shape) -> sampling._Run:
     """Return a compiled run, as ``dpmcmc.sample`` makes it, without a record check."""
     queries = sampler.queries(curator.num_records)
-    settings, starts = settings_of(curator, sampler, queries), jnp.asarray(theta)
-    program = compile_run(curator, sampler, queries, shape, settings, starts)
+    starts = jnp.asarray(theta)
+    inputs = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sampler.inputs(curator.model, curator.num_records))
+    program = compile_run(curator, sampler, queries, shape, inputs, starts)
     keys = jax.random.key(0), jax.random.key(1)
-    return sampling._Run(curator, sampler, queries, None, shape, program, settings, Random(None), keys, starts)
+    return sampling._Run(curator, sampler, queries, None, shape, program, inputs, keys, starts)
 
 
 class BlackjaxDraws:

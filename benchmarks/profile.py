@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.curator import Curator, ExactNoise, Gradient, LogRatio, NoNoiseNotPrivate
-from dpmcmc.curator import records as placement
-from dpmcmc.curator.curator import exact_arithmetic
+from dpmcmc.curator import Curator, ExactNoise, NoNoiseNotPrivate, placement
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.models import LogisticRegression
+from dpmcmc.queries import Gradient, LogRatio, PaidDraws
 
 NUM_RECORDS, DIMENSION, ROUNDS = 100_000, 20, 31
 
@@ -43,12 +43,12 @@ def parts_of_a_gradient(num_chains: int) -> dict[str, float]:
         model = LogisticRegression(DIMENSION, intercept=False)
         curator = Curator(model, {"X": features, "y": outcomes}, noise=NoNoiseNotPrivate())
         kernel: Any = curator.passes.kernel
-        records, noise = curator.secret_records, np.zeros(theta.shape, np.int64)
+        records, noise = curator._records, np.zeros(theta.shape, np.int64)
 
         def over_tiles(tile_sum: Callable[..., jax.Array], gradient: bool) -> float:
             compiled = jax.jit(
                 lambda records, theta: placement.sum_over_tiles(
-                    curator._mesh, kernel, NUM_RECORDS, tile_sum, records, theta, gradient=gradient
+                    curator.passes.mesh, kernel, NUM_RECORDS, tile_sum, records, theta, gradient=gradient
                 ),
                 compiler_options=placement.COMPILER_OPTIONS,
             )
@@ -62,11 +62,11 @@ def parts_of_a_gradient(num_chains: int) -> dict[str, float]:
 
         bind = curator.oracle(Gradient(4.0, 30.0), LogRatio(4.0, noise_multiplier=30.0))
         gradient = jax.jit(
-            lambda records, theta, noise: bind(records).gradient(theta, noise).value,
+            lambda records, theta, noise: bind(records).gradient(theta, PaidDraws(noise)).value,
             compiler_options=placement.COMPILER_OPTIONS,
         )
         ratio = jax.jit(
-            lambda records, theta, other, noise: bind(records).log_ratio(theta, other, noise).value,
+            lambda records, theta, other, noise: bind(records).log_ratio(theta, other, PaidDraws(noise)).value,
             compiler_options=placement.COMPILER_OPTIONS,
         )
         single, double = jnp.asarray(features), jnp.asarray(features, jnp.float64)

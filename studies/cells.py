@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 import dpmcmc
 from dpmcmc import privacy
-from dpmcmc.curator import BatchGradient, ClipCount, NoNoiseNotPrivate
+from dpmcmc.curator import NoNoiseNotPrivate
 from dpmcmc.errors import BudgetExceededError, DPMCMCError, DPMCMCWarning, QueryError
 from dpmcmc.output import replace_file
+from dpmcmc.queries import BatchGradient, ClipCount
 from studies import discrepancy, settings
 
 Array = NDArray[np.float64]

@@ -29,11 +29,12 @@ __all__ = [
     "models",
     "plan",
     "privacy",
+    "queries",
     "sample",
 ]
 
 if TYPE_CHECKING:
-    from dpmcmc import curator, data, errors, models, privacy
+    from dpmcmc import curator, data, errors, models, privacy, queries
     from dpmcmc.curator import Curator
     from dpmcmc.inference import Plan, plan, sample
     from dpmcmc.models import Model, Parameter, from_numpyro

@@ -20,7 +20,7 @@ from benchmarks import __main__ as command_line
 from benchmarks import contestants, machine, measure, report
 from benchmarks.problems import MODELS, PROBLEMS, log_density
 from benchmarks.timing import Pace, Timing, interleave, ratio, summarise
-from dpmcmc.curator.curator import exact_arithmetic
+from dpmcmc.curator.arithmetic import exact_arithmetic
 
 RUNNER = CliRunner()
 TINY = measure.Sizes(

@@ -10,9 +10,8 @@ from numpyro import distributions as dist
 
 import dpmcmc
 from dpmcmc import models
-from dpmcmc.curator import Curator, NoNoiseNotPrivate
-from dpmcmc.curator import curator as curator_module
-from dpmcmc.curator import records as placement
+from dpmcmc.curator import Curator, NoNoiseNotPrivate, placement
+from dpmcmc.curator import arithmetic as curator_module
 
 NASTY = [0.0, -0.0, 5e-324, 1e-300, 1e-30, 1e-3, 0.5, 1.0, -1.0, 3.0, 1e6, -1e6, 1e30, -1e30, 1e300, -1e300]
 NASTY += [float("nan"), float("inf"), float("-inf"), 1.7976931348623157e308]
@@ -90,7 +89,9 @@ def exact_total(curator, query, theta, proposal=None):
             kept[inner_query.kind] = curator._host_total(inner_query, *arguments)
             return kept[inner_query.kind]
 
-        curator.passes.answer(query, theta, proposal, curator._draw(query, len(theta)), total)
+        curator.passes.answer(
+            query, theta, proposal, curator._draw(query, len(theta)), total, curator._public(query, theta, proposal)
+        )
     return kept[query.kind]
 
 

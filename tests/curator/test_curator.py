@@ -13,21 +13,20 @@ from scipy import stats
 
 import dpmcmc
 from dpmcmc import Budget, Curator, models
-from dpmcmc.curator import (
+from dpmcmc.curator import NoNoiseNotPrivate, Order, SeededNoiseNotPrivate
+from dpmcmc.curator import arithmetic as curator_module
+from dpmcmc.errors import BudgetExceededError, DataError, ModelError, NotPrivateError, QueryError
+from dpmcmc.queries import (
     ClipCount,
     Gradient,
     LogRatio,
-    NoNoiseNotPrivate,
     NormQuantile,
     NotPrivateRelease,
+    PaidDraws,
     Release,
     ScoreMoments,
-    SeededNoiseNotPrivate,
-    passes,
-    require_private,
 )
-from dpmcmc.curator import curator as curator_module
-from dpmcmc.errors import BudgetExceededError, DataError, ModelError, NotPrivateError, QueryError
+from dpmcmc.queries.release import noised
 from tests.curator.cases import CASES, STUDENT, by_name
 
 GAUSSIAN = next(case for case in CASES if case.name == "gaussian")
@@ -138,14 +137,45 @@ def test_what_is_not_private_is_of_another_type(noise, name):
     release = ask(curator, name)
     assert type(release) is NotPrivateRelease
     assert not isinstance(release, Release)
-    with pytest.raises(NotPrivateError):
-        require_private(release)
     assert "not private" in repr(curator)
 
 
-def test_a_private_release_passes():
-    release = ask(private_curator(), "gradient")
-    assert require_private(release) is release
+def test_an_oracle_takes_nothing_but_noise_that_was_paid_for():
+    """Payment is a type: plain integers are refused, also inside compiled code."""
+    oracle = private_curator().oracle(QUERIES["gradient"][0], QUERIES["log_ratio"][0])({})
+    with pytest.raises(QueryError, match="paid for"):
+        oracle.gradient(THETA[None], np.zeros((1, 2), np.int64))
+    with pytest.raises(QueryError, match="paid for"):
+        oracle.log_ratio(THETA[None], THETA[None], np.zeros(1, np.int64))
+
+
+def test_paid_noise_is_used_once_and_only_where_it_was_paid_for():
+    sampler = dpmcmc.DPPenalty(0.1, 1.0, 20.0)
+    curators = [private_curator() for _ in range(2)]
+    queries = sampler.queries(curators[0].num_records)
+    order = Order(queries, 3, 2, 1, 2)
+    theta = jnp.zeros((3, 2))
+
+    def program(curator):
+        def run(oracle, theta, noise):
+            return oracle.log_ratio(theta, theta + 0.1, noise.log_ratio[0, 0]).value
+
+        with curator_module.exact_arithmetic():
+            oracle = curator.oracle(queries.gradient, queries.log_ratio)
+            return curator.compile("test", run, oracle, theta.astype(jnp.float64), curator.blank(order))
+
+    first, second = map(program, curators)
+    with curator_module.exact_arithmetic():
+        before = curators[0].budget.spent
+        noise = curators[0].pay(order)
+        assert curators[0].budget.spent == pytest.approx(before + 3 * 2 * queries.log_ratio.mu, rel=1e-12)
+        with pytest.raises(QueryError, match="not paid for here"):
+            second(theta.astype(jnp.float64), noise)
+        with pytest.raises(QueryError, match="not paid for here"):
+            first(theta.astype(jnp.float64), curators[0].blank(order))
+        assert np.all(np.isfinite(first(theta.astype(jnp.float64), noise)))
+        with pytest.raises(QueryError, match="used before"):
+            first(theta.astype(jnp.float64), noise)
 
 
 def test_a_noise_source_of_ones_own_is_never_private():
@@ -201,7 +231,10 @@ def test_the_compiled_oracle_gives_the_same_answers(case):
     @jax.jit
     def run(records, theta, proposal, gradient_noise, ratio_noise):
         oracle = bind(records)
-        return oracle.gradient(theta, gradient_noise), oracle.log_ratio(theta, proposal, ratio_noise)
+        return (
+            oracle.gradient(theta, PaidDraws(gradient_noise)),
+            oracle.log_ratio(theta, proposal, PaidDraws(ratio_noise)),
+        )
 
     with curator_module.exact_arithmetic():
         noise = np.zeros(theta.shape, np.int64), np.zeros(4, np.int64)
@@ -294,7 +327,7 @@ def test_a_bound_that_is_no_scalar_is_refused():
 
 def test_noise_is_never_broadcast():
     with pytest.raises(QueryError, match="does not fit"):
-        passes._noised(np.zeros((2, 2), np.int64), np.zeros((2, 1), np.int64))
+        noised(np.zeros((2, 2), np.int64), np.zeros((2, 1), np.int64))
 
 
 def test_what_is_charged_is_what_is_answered():

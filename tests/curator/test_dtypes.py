@@ -5,7 +5,8 @@ import pytest
 from numpyro import distributions as dist
 
 import dpmcmc
-from dpmcmc.curator import Gradient, NoNoiseNotPrivate
+from dpmcmc.curator import NoNoiseNotPrivate
+from dpmcmc.queries import Gradient
 
 DTYPES = ["float32", "int8", "int16", "int32", "int64", "uint8", "bool"]
 NUM_RECORDS = 40

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import mpmath
 import pytest
 
-from dpmcmc.curator import LogRatio
+from dpmcmc.queries import LogRatio
 
 THETA, PROPOSAL = [0.2, -0.1], [0.6, 0.3]
 
@@ -26,7 +26,7 @@ def acceptance(ratio, spacing, scale, variance):
 def imbalance(query, ratio, move_variance=0.0):
     with mpmath.workdps(40), jax.enable_x64(True):
         lattice = query.lattice(1000)
-        geometry = query.geometry(jnp.asarray(THETA), jnp.asarray(PROPOSAL), lattice)
+        geometry = query.geometry(jnp.asarray(THETA), jnp.asarray(PROPOSAL), query.numbers(1000))
         spacing = mpmath.mpf(float(geometry.spacing))
         variance = mpmath.mpf(float(geometry.noise_sd)) ** 2 + move_variance * spacing
         forward = acceptance(mpmath.mpf(ratio), spacing, lattice.noise_scale, variance)
@@ -66,7 +66,7 @@ def test_default_lattice_has_the_stated_noise_and_bound(num_records, multiplier,
     with jax.enable_x64(True):
         query = LogRatio(lambda a, b: jnp.asarray(bound), noise_multiplier=multiplier)
         lattice = query.lattice(num_records)
-        geometry = query.geometry(jnp.asarray(THETA), jnp.asarray(PROPOSAL), lattice)
+        geometry = query.geometry(jnp.asarray(THETA), jnp.asarray(PROPOSAL), query.numbers(num_records))
         spacing, sd = float(geometry.spacing), float(geometry.noise_sd)
     assert bound / spacing <= lattice.bound * (1 + 1e-12)
     # m is rounded up to the next integer: at most one step of 1/S more noise than asked.
@@ -82,7 +82,7 @@ def test_rounding_of_the_records_is_far_below_the_noise(num_records):
     """Nearest rounding moves λ by at most n·γ/2: under 1e-4 of σ at the paper's τ = 0.1·√n, in the worst case."""
     with jax.enable_x64(True):
         query = LogRatio(0.1, noise_multiplier=0.1 * math.sqrt(num_records))
-        geometry = query.geometry(jnp.asarray(THETA), jnp.asarray(PROPOSAL), query.lattice(num_records))
+        geometry = query.geometry(jnp.asarray(THETA), jnp.asarray(PROPOSAL), query.numbers(num_records))
         assert num_records * float(geometry.spacing) / 2 <= 1e-4 * float(geometry.noise_sd)
 
 
@@ -106,7 +106,7 @@ def test_identity_holds_at_the_resolution_in_use(ratio):
     with mpmath.workdps(60), jax.enable_x64(True):
         query = LogRatio(0.03, noise_multiplier=31.6)
         lattice = query.lattice(100_000)
-        geometry = query.geometry(jnp.asarray(THETA), jnp.asarray(PROPOSAL), lattice)
+        geometry = query.geometry(jnp.asarray(THETA), jnp.asarray(PROPOSAL), query.numbers(100_000))
         spacing = mpmath.mpf(float(geometry.spacing))
         forward = acceptance_at_full_resolution(mpmath.mpf(ratio), lattice, spacing)
         backward = acceptance_at_full_resolution(-mpmath.mpf(ratio), lattice, spacing)
@@ -123,5 +123,5 @@ def test_the_bound_is_symmetrised():
 def test_a_diverged_proposal_makes_the_release_nan():
     with jax.enable_x64(True):
         for query in (LogRatio(0.1, noise_multiplier=1.0), LogRatio(0.1, noise_sd=2.0)):
-            geometry = query.geometry(jnp.zeros(2), jnp.array([jnp.inf, 0.0]), query.lattice(100))
+            geometry = query.geometry(jnp.zeros(2), jnp.array([jnp.inf, 0.0]), query.numbers(100))
             assert jnp.isnan(geometry.spacing)

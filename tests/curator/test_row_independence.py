@@ -17,9 +17,9 @@ from jax.scipy.linalg import solve_triangular
 from numpyro import distributions as dist
 
 import dpmcmc
-from dpmcmc.curator.curator import exact_arithmetic
-from dpmcmc.curator.records import COMPILER_OPTIONS
-from dpmcmc.curator.sums import AutodiffKernel, has_closed_form
+from dpmcmc.curator.arithmetic import exact_arithmetic
+from dpmcmc.curator.kernels import AutodiffKernel, has_closed_form
+from dpmcmc.curator.placement import COMPILER_OPTIONS
 from dpmcmc.errors import ModelError
 from dpmcmc.models import allowed
 
@@ -531,8 +531,8 @@ def test_the_model_is_not_traced_again():
     model = dpmcmc.Model(changing, lambda p: 0.0 * p["theta"][0], {"theta": (3,)})
     curator = dpmcmc.Curator(model, records, noise=dpmcmc.curator.NoNoiseNotPrivate())
     before = len(calls)
-    curator.ask(dpmcmc.curator.Gradient(1.0, 1.0), np.zeros(3))
-    curator.ask(dpmcmc.curator.LogRatio(1.0, noise_multiplier=1.0), np.zeros(3), np.ones(3))
+    curator.ask(dpmcmc.queries.Gradient(1.0, 1.0), np.zeros(3))
+    curator.ask(dpmcmc.queries.LogRatio(1.0, noise_multiplier=1.0), np.zeros(3), np.ones(3))
     assert len(calls) == before
 
 
@@ -552,7 +552,7 @@ def test_an_instances_attribute_never_sees_a_tile(name):
     data = {"X": generator.normal(size=(300, 2)), "y": generator.integers(0, 2, 300)}
     curator = dpmcmc.Curator(model, data, noise=dpmcmc.curator.NoNoiseNotPrivate())
     plain = dpmcmc.Curator(dpmcmc.models.LogisticRegression(2), data, noise=dpmcmc.curator.NoNoiseNotPrivate())
-    query = dpmcmc.curator.Gradient(1.0, 1.0)
+    query = dpmcmc.queries.Gradient(1.0, 1.0)
     assert np.array_equal(curator.ask(query, np.ones(3)).value, plain.ask(query, np.ones(3)).value)
     assert not handed
 
@@ -567,7 +567,7 @@ def test_the_hole_that_was_found_from_outside_is_closed():
     records = np.random.default_rng(0).normal(size=(2000, 8))
     changed = records.copy()
     changed[17, 3] = np.nan
-    query = dpmcmc.curator.Gradient(0.5, 1.0)
+    query = dpmcmc.queries.Gradient(0.5, 1.0)
     sums = [
         dpmcmc.Curator(model, data, noise=dpmcmc.curator.NoNoiseNotPrivate()).ask(query, np.array([0.3, 0.1])).value
         for data in (records, changed)

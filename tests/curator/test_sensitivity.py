@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpmcmc.curator import ClipCount, Gradient, InvalidCount, LogRatio, NormQuantile, ScoreMoments, passes, sums
+from dpmcmc.curator import passes
+from dpmcmc.queries import ClipCount, Gradient, InvalidCount, LogRatio, NormQuantile, ScoreMoments
 from tests.curator.cases import CASES, by_name, exact_total, nasty, noise_free, replace_records
 
 NUM_RECORDS = 3
@@ -39,7 +40,7 @@ def allowed(query, curator, theta, proposal):
             return (2 * lattice.bound) ** 2
         case LogRatio():
             with jax.enable_x64(True):
-                geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), lattice)
+                geometry = query.geometry(jnp.asarray(theta), jnp.asarray(proposal), query.numbers(curator.num_records))
                 return (2 * int(geometry.bound)) ** 2
         case ScoreMoments():
             return 2 * lattice.bound**2
@@ -114,7 +115,7 @@ def _wants_proposal(query):
 
 
 def _moments_around(curator, query, theta, center=0.1):
-    from dpmcmc.curator import curator as curator_module
+    from dpmcmc.curator import arithmetic as curator_module
 
     with curator_module.exact_arithmetic():
         bound = 2.0 ** query.vector_bits(curator.num_records)
@@ -149,7 +150,7 @@ def _careless_clip(compute, spacing, bound, tile):
 @pytest.mark.parametrize("breaks", ["nan", "length"])
 def test_twin_the_measurement_catches_careless_clipping(monkeypatch, breaks):
     """The same measurement finds a NaN that poisons the sum, and vectors that rounding made too long."""
-    monkeypatch.setattr(sums, "clip_to_lattice", _careless_clip)
+    monkeypatch.setattr(integers, "clip_to_lattice", _careless_clip)
     passes.forget()
     case = next(case for case in CASES if case.name == "gaussian")
     query = Gradient(1.0, 2.0, lattice_bits=8)  # coarse: rounding shows

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from dpmcmc.curator import ClipCount, Gradient, LogRatio, NoNoiseNotPrivate, NormQuantile, ScoreMoments, sums
-from dpmcmc.curator import curator as curator_module
-from dpmcmc.curator.records import COMPILER_OPTIONS, largest_tile
+from dpmcmc.curator import NoNoiseNotPrivate
+from dpmcmc.curator import arithmetic as curator_module
+from dpmcmc.curator.placement import COMPILER_OPTIONS, largest_tile
+from dpmcmc.queries import ClipCount, Gradient, LogRatio, NormQuantile, PaidDraws, ScoreMoments
 from tests.curator.cases import (
     CASES,
     by_name,
@@ -229,17 +230,17 @@ def test_the_bound_is_enforced_on_the_integers(monkeypatch):
     """Even with the margin of the scaling taken away, no integer vector longer than K passes."""
     import jax.numpy as jnp
 
-    monkeypatch.setattr(sums, "_UNIT_ROUNDOFF", {"float32": 0.0, "float64": 0.0})
+    monkeypatch.setattr(integers, "_UNIT_ROUNDOFF", {"float32": 0.0, "float64": 0.0})
     generator = np.random.default_rng(0)
     tile = {"real": jnp.ones(20_000, dtype=bool), "here": jnp.asarray(True)}
     for precision, bound in (("float32", 2.0**6), ("float32", 2.0**20), ("float64", 2.0**6), ("float64", 2.0**40)):
         with jax.enable_x64(True):
             vectors = list(jnp.asarray(generator.normal(size=(7, 20_000)) * 100, precision))
             spacing, limit = jnp.asarray(1 / bound, precision), jnp.asarray(bound, precision)
-            integers = jax.jit(lambda *args: sums.clip_to_lattice(lambda: args[0], *args[1:]))(
+            clipped = jax.jit(lambda *args: integers.clip_to_lattice(lambda: args[0], *args[1:]))(
                 vectors, spacing, limit, tile
             )
-        lengths = [sum(int(v) ** 2 for v in row) for row in np.asarray(integers).T]
+        lengths = [sum(int(v) ** 2 for v in row) for row in np.asarray(clipped).T]
         assert 0.9 * int(bound) ** 2 < max(lengths) <= int(bound) ** 2
 
 
@@ -251,9 +252,9 @@ def test_what_is_checked_is_what_is_added():
     with curator_module.exact_arithmetic():
         bind = curator.oracle(QUERIES["gradient"], None)
         compiled = jax.jit(
-            lambda records, theta, noise: bind(records).gradient(theta, noise).value,
+            lambda records, theta, noise: bind(records).gradient(theta, PaidDraws(noise)).value,
             compiler_options=COMPILER_OPTIONS,
-        ).lower(curator.secret_records, theta, np.zeros(theta.shape, np.int64))
+        ).lower(curator._records, theta, np.zeros(theta.shape, np.int64))
         text = compiled.compile().as_text()
     rows = largest_tile(NUM_RECORDS)
     stored = f"f32[{CHAINS},{rows}]"
@@ -297,10 +298,10 @@ def test_noise_free_gradients_are_those_of_private_runs_without_the_noise(name, 
         with curator_module.exact_arithmetic():
             for bind in (curator.oracle(query, None), curator.noise_free_oracle_not_private(clip, None)):
                 compiled = jax.jit(
-                    lambda records, theta, noise, bind=bind: bind(records).gradient(theta, noise).value,
+                    lambda records, theta, noise, bind=bind: bind(records).gradient(theta, PaidDraws(noise)).value,
                     compiler_options=COMPILER_OPTIONS,
                 )
-                released.append(np.asarray(compiled(curator.secret_records, theta, noise)))
+                released.append(np.asarray(compiled(curator._records, theta, noise)))
         assert np.array_equal(*released), clip
         assert released[0].any()
 
@@ -318,7 +319,7 @@ def test_noise_free_ratios_are_those_of_private_runs_without_the_noise():
                 lambda records, theta, proposal, bind=bind: bind(records).log_ratio(theta, proposal, 0),
                 compiler_options=COMPILER_OPTIONS,
             )
-            released = compiled(curator.secret_records, theta, proposal)
+            released = compiled(curator._records, theta, proposal)
         if clip is not None:
             expected = curator.ask(LogRatio(clip, noise_multiplier=1.0), theta, proposal).value
             np.testing.assert_allclose(released.value, expected, rtol=1e-12)

@@ -7,8 +7,9 @@ import pytest
 from numpyro import distributions as dist
 
 import dpmcmc
-from dpmcmc.curator import Gradient, NoNoiseNotPrivate
+from dpmcmc.curator import NoNoiseNotPrivate
 from dpmcmc.data import ParquetRecords
+from dpmcmc.queries import Gradient
 
 pyarrow = pytest.importorskip("pyarrow")
 

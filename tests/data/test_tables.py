@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc.errors import DataError
 from dpmcmc.data.tables import copy_records
+from dpmcmc.errors import DataError
 
 SECRET = "Johannes-1234"
 

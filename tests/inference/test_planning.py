@@ -8,11 +8,11 @@ from fractions import Fraction
 import pytest
 
 import dpmcmc
-from dpmcmc.curator import InvalidCount
 from dpmcmc.errors import BudgetExceededError, ModelError, QueryError
 from dpmcmc.inference.blocks import choose_shape
 from dpmcmc.inference.planning import Cost, cost_of, make_funds, predicted_acceptance, private_queries
 from dpmcmc.privacy import Budget, StepBudget, gaussian_cost, gaussian_mu, smallest_noise_multiplier
+from dpmcmc.queries import InvalidCount
 
 N = 100_000
 ROOT = math.sqrt(N)

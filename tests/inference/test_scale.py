@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.curator import Curator, Gradient, NoNoiseNotPrivate
-from dpmcmc.curator.curator import exact_arithmetic
+from dpmcmc.curator import Curator, NoNoiseNotPrivate
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.errors import DataError, DPMCMCWarning, QueryError
+from dpmcmc.queries import Gradient, PaidDraws
 
 pyarrow = pytest.importorskip("pyarrow")
 ROOT = Path(__file__).parents[2]
@@ -115,9 +116,9 @@ def test_two_processes_draw_what_one_draws(tmp_path):
 
 @pytest.mark.parametrize("sampler", ["hmc", "penalty"])
 def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch, sampler):
-    from dpmcmc.curator import curator as curator_module
+    from dpmcmc.curator import streaming
 
-    monkeypatch.setattr(curator_module, "_CHUNK_ROWS", 4096)  # several chunks, none of which ends with a row group
+    monkeypatch.setattr(streaming, "CHUNK_ROWS", 4096)  # several chunks, none of which ends with a row group
     records = table()
     assert np.array_equal(run(write(tmp_path / "table.parquet", records), sampler), run(records, sampler))
 
@@ -127,7 +128,7 @@ def test_streamed_answers_are_those_in_memory(tmp_path):
     records = table(dtype=np.float64)
     records["X"][3, 1] = np.nan
     stream = write(tmp_path / "table.parquet", records)
-    model, query = dpmcmc.models.LogisticRegression(3), dpmcmc.curator.Gradient(2.0, 5.0)
+    model, query = dpmcmc.models.LogisticRegression(3), dpmcmc.queries.Gradient(2.0, 5.0)
     answers = [
         dpmcmc.Curator(model, data, noise=dpmcmc.curator.NoNoiseNotPrivate()).ask(query, np.zeros(4)).value
         for data in (stream, records)
@@ -234,6 +235,6 @@ def test_nothing_of_64_bits_passes_through_a_callback(tmp_path):
         curator = Curator(dpmcmc.models.LogisticRegression(3), stream, noise=NoNoiseNotPrivate())
         bind = curator.oracle(Gradient(1.0, 1.0), None)
         arguments = np.zeros((2, 4)), np.zeros((2, 4), np.int64)
-        jaxpr = jax.make_jaxpr(lambda theta, noise: bind({}).gradient(theta, noise).value)(*arguments)
+        jaxpr = jax.make_jaxpr(lambda theta, noise: bind({}).gradient(theta, PaidDraws(noise)).value)(*arguments)
     (callback,) = (equation for equation in jaxpr.eqns if equation.primitive.name == "io_callback")
     assert {str(variable.aval.dtype) for variable in (*callback.invars, *callback.outvars)} == {"uint32"}

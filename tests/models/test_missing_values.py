@@ -12,7 +12,8 @@ import pytest
 from numpyro import distributions as dist
 
 import dpmcmc
-from dpmcmc.curator import Gradient, NoNoiseNotPrivate
+from dpmcmc.curator import NoNoiseNotPrivate
+from dpmcmc.queries import Gradient
 
 pandas = pytest.importorskip("pandas")
 pyarrow = pytest.importorskip("pyarrow")

@@ -15,14 +15,12 @@ import scipy.interpolate
 import scipy.stats
 
 import dpmcmc
-from dpmcmc.curator import Gradient, LogRatio, NotPrivateRelease, SeededNoiseNotPrivate
+from dpmcmc.curator import SeededNoiseNotPrivate
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.curator.batches import Batch, draw_rows, draw_sizes
-from dpmcmc.curator.curator import exact_arithmetic
-from dpmcmc.curator.oracle import Oracle
-from dpmcmc.curator.queries import BatchGradient
-from dpmcmc.curator.records import COMPILER_OPTIONS
-from dpmcmc.curator.sums import clip_to_lattice, ratio_sum
-from dpmcmc.samplers import Noise, Queries
+from dpmcmc.curator.integers import clip_to_lattice, ratio_sum
+from dpmcmc.curator.placement import COMPILER_OPTIONS
+from dpmcmc.queries import BatchGradient, Gradient, LogRatio, NotPrivateRelease, Oracle, PaidDraws, PaidNoise, Queries
 
 ALPHA = 2.5
 RATIO_CLIP = GRADIENT_CLIP = 3.6  # ≥ α√(1 + x²) for |x| ≤ 1
@@ -202,7 +200,7 @@ def direct_oracle(
         ratio = per_record(model, records, proposal) - per_record(model, records, theta)
         if log_ratio is None:
             return NotPrivateRelease(jnp.sum(ratio, axis=1), jnp.zeros(len(theta)), jnp.zeros(len(theta)))
-        geometry = log_ratio.geometry(theta, proposal, log_ratio.lattice(num_records))
+        geometry = log_ratio.geometry(theta, proposal, log_ratio.numbers(num_records))
         if round_ratios:
             value = geometry.spacing * (ratio_sum(ratio, geometry.spacing, geometry.bound, real) + noise)
         else:
@@ -226,7 +224,18 @@ def direct_oracle(
     return Oracle(answer_gradient, answer_log_ratio, answer_batch_gradient)
 
 
-def draw_noise(source, queries: Queries, num_records, chains, dimension, steps, generator=None) -> tuple[Noise, Noise]:
+def paying(oracle: Oracle) -> Oracle:
+    """Let the curator's oracle take the tests' plain integers, as if they had been paid for."""
+    return Oracle(
+        lambda theta, noise: oracle.gradient(theta, PaidDraws(noise)),
+        lambda theta, proposal, noise: oracle.log_ratio(theta, proposal, PaidDraws(noise)),
+        lambda theta, batch, noise: oracle.batch_gradient(theta, batch, PaidDraws(noise)),
+    )
+
+
+def draw_noise(
+    source, queries: Queries, num_records, chains, dimension, steps, generator=None
+) -> tuple[PaidNoise, PaidNoise]:
     """Noise for the start and for so many steps (leading axis), on the lattices of the queries."""
 
     def draw(query, *shape):
@@ -240,9 +249,9 @@ def draw_noise(source, queries: Queries, num_records, chains, dimension, steps, 
         query = queries.gradient
         sizes = draw_sizes(generator, num_records, query.batch_size, query.sampling, (steps, chains))
         batch = Batch(jax.random.split(jax.random.key(int(generator.integers(2**31))), steps), jnp.asarray(sizes))
-    start = Noise(draw(queries.gradient, queries.gradients_at_start, chains, dimension), None)
+    start = PaidNoise(draw(queries.gradient, queries.gradients_at_start, chains, dimension), None)
     per_step = draw(queries.gradient, steps, queries.gradients_per_step, chains, dimension)
-    return start, Noise(per_step, draw(queries.log_ratio, steps, chains), batch)
+    return start, PaidNoise(per_step, draw(queries.log_ratio, steps, chains), batch)
 
 
 class Run(NamedTuple):
@@ -272,7 +281,7 @@ def compile_chains(kernel, make_oracle):
         state, accepted = jax.lax.scan(one, state, (jax.random.split(run_key, num_steps), steps))
         return state, jnp.mean(accepted)
 
-    def run(theta, noise: tuple[Noise, Noise], seed, *switches) -> Run:
+    def run(theta, noise: tuple[PaidNoise, PaidNoise], seed, *switches) -> Run:
         with exact_arithmetic():
             state, acceptance = compiled(jax.random.key(seed), jnp.asarray(theta), *noise, *switches)
             return Run(jax.tree.map(np.asarray, state), float(acceptance))

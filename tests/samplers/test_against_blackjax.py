@@ -15,11 +15,11 @@ import pytest
 
 import dpmcmc
 from dpmcmc.curator import Curator, NoNoiseNotPrivate
-from dpmcmc.curator.curator import exact_arithmetic
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.models import GaussianMean
 from dpmcmc.samplers import DPHMC, HMC
 from dpmcmc.samplers.integrators import Trajectory, make_mass, momentum_first
-from tests.samplers.targets import EXACT, RECORDS, SKEWED, draw_noise, per_record
+from tests.samplers.targets import EXACT, RECORDS, SKEWED, draw_noise, paying, per_record
 
 BAND = 5.5
 CHAINS, STEPS, WARMUP = 4, 1100, 100
@@ -85,7 +85,7 @@ def noise_free_dp_draws(name, leapfrog="momentum_first"):
 
         @jax.jit
         def run(records, key, theta):
-            oracle = bind(records)
+            oracle = paying(bind(records))
             state = kernel.init(key, theta, oracle, start)
 
             def one(state, inputs):
@@ -94,7 +94,7 @@ def noise_free_dp_draws(name, leapfrog="momentum_first"):
 
             return jax.lax.scan(one, state, (jax.random.split(jax.random.fold_in(key, 1), STEPS), noise))[1]
 
-        positions = run(curator.secret_records, jax.random.key(2), jnp.asarray(init))
+        positions = run(curator._records, jax.random.key(2), jnp.asarray(init))
     return np.moveaxis(np.asarray(positions), 0, 1)[:, WARMUP:]
 
 

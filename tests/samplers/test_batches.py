@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.curator.batches import draw_rows, draw_sizes, largest_size, num_draws
-from dpmcmc.curator.curator import exact_arithmetic
 
 LEVEL, CAUGHT = 1e-6, 1e-8
 BATCHES = 40_000

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc.curator import BatchGradient, Curator, NotPrivateRelease
-from dpmcmc.curator.curator import exact_arithmetic
-from dpmcmc.curator.oracle import Oracle
-from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPPenalty, Kernel, Noise
+from dpmcmc.curator import Curator
+from dpmcmc.curator.arithmetic import exact_arithmetic
+from dpmcmc.queries import BatchGradient, NotPrivateRelease, Oracle, PaidNoise
+from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPPenalty, Kernel
 from tests.samplers.targets import (
     GRADIENT_CLIP,
     RATIO_CLIP,
@@ -21,6 +21,7 @@ from tests.samplers.targets import (
     compile_chains,
     direct_oracle,
     draw_noise,
+    paying,
     seeded,
 )
 
@@ -339,7 +340,7 @@ def test_finite_with_records_that_are_no_numbers(name):
             if sampler.private
             else curator.noise_free_oracle_not_private(None, None)
         )
-        oracle = bind(curator.secret_records)
+        oracle = paying(bind(curator._records))
     run = compile_chains(kernel_of(name), lambda: oracle)(start_positions(), noise_of(name, 3), 1)
     for leaf in jax.tree.leaves(run.state):
         assert np.all(np.isfinite(leaf))
@@ -354,7 +355,7 @@ def test_the_curator_gives_what_the_direct_oracle_gives(name):
     queries = SAMPLERS[name].queries(NUM_RECORDS)
     curator = Curator(SKEWED, RECORDS, noise=seeded(1))
     with exact_arithmetic():
-        real = curator.oracle(queries.gradient, queries.log_ratio)(curator.secret_records)
+        real = paying(curator.oracle(queries.gradient, queries.log_ratio)(curator._records))
     answers = [
         compile_chains(kernel_of(name), lambda oracle=oracle: oracle)(start_positions(), noise_of(name, 3), 1)
         for oracle in (real, oracle_of(name))
@@ -367,4 +368,4 @@ def test_settings_are_plain_values():
     for sampler in SAMPLERS.values():
         assert replace(sampler) == sampler
         assert eval(repr(sampler), {type(sampler).__name__: type(sampler)}) == sampler
-    assert Noise(1, 2).batch is None
+    assert PaidNoise(1, 2).batch is None

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from dpmcmc.curator.curator import exact_arithmetic
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.samplers.halton import randomised_halton, van_der_corput
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpmcmc.curator.curator import exact_arithmetic
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.errors import QueryError
 from dpmcmc.samplers import DPHMC, HMC
 from dpmcmc.samplers.acceptance import choose, penalty_test

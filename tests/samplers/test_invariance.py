@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmcmc.curator import Curator, LogRatio, NotPrivateRelease
-from dpmcmc.curator.curator import exact_arithmetic
-from dpmcmc.samplers import DPHMC, HMC, RWMH, DPPenalty, Kernel, Noise, Queries, dp_hmc
+from dpmcmc.curator import Curator
+from dpmcmc.curator.arithmetic import exact_arithmetic
+from dpmcmc.queries import LogRatio, NotPrivateRelease, PaidNoise, Queries
+from dpmcmc.samplers import DPHMC, HMC, RWMH, DPPenalty, Kernel, dp_hmc
 from tests.samplers.targets import (
     EXACT,
     GRADIENT_CLIP,
@@ -32,6 +33,7 @@ from tests.samplers.targets import (
     direct_oracle,
     draw_noise,
     p_value,
+    paying,
     per_record,
     quantised,
     scores,
@@ -301,10 +303,10 @@ def uneven_oracle():
 
 def uneven_run(kernel, extra_gradients=0):
     generator = np.random.default_rng(SEED + 6)
-    start = Noise(generator.normal(size=(1, CHAINS, 2)), None)
+    start = PaidNoise(generator.normal(size=(1, CHAINS, 2)), None)
     each = generator.normal(size=(UNEVEN_STEPS, 1 + extra_gradients, CHAINS, 2))
     run = simple_run(kernel, uneven_oracle())
-    return run(starts(), (start, Noise(each, np.zeros((UNEVEN_STEPS, CHAINS)))), SEED + 2, 1.0, 1.0)
+    return run(starts(), (start, PaidNoise(each, np.zeros((UNEVEN_STEPS, CHAINS)))), SEED + 2, 1.0, 1.0)
 
 
 def law_of_the_kept_gradient(state):
@@ -398,7 +400,7 @@ def test_the_curator_gives_what_the_direct_oracle_gives(name):
     noise = draw_noise(seeded(SEED), queries, len(RECORDS), chains, 2, steps)
     curator = Curator(SKEWED, RECORDS, noise=seeded(SEED))
     with exact_arithmetic():
-        real = curator.oracle(queries.gradient, queries.log_ratio)(curator.secret_records)
+        real = paying(curator.oracle(queries.gradient, queries.log_ratio)(curator._records))
     answers = [
         compile_chains(kernel_of(PRIVATE[name]), lambda oracle=oracle: oracle)(starts()[:chains], noise, SEED)
         for oracle in (real, oracle_of(queries))

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.curator import Curator, NoNoiseNotPrivate, NotPrivateRelease, Release, SeededNoiseNotPrivate
-from dpmcmc.curator.curator import exact_arithmetic
-from dpmcmc.curator.queries import LogRatio
+from dpmcmc.curator import Curator, NoNoiseNotPrivate, SeededNoiseNotPrivate
+from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.errors import NotPrivateError
+from dpmcmc.queries import LogRatio, NotPrivateRelease, Release
 from dpmcmc.results import Posterior
 
 MODEL = dpmcmc.models.GaussianMean(np.array([[1.0, 0.3], [0.3, 0.5]]), prior_scale=2.0)
@@ -34,9 +34,9 @@ def test_the_noise_free_oracle_counts():
     generator = np.random.default_rng(2)
     theta, proposal = generator.normal(size=(3, 2)), generator.normal(size=(3, 2))
     with exact_arithmetic():
-        oracle = curator.noise_free_oracle_not_private(None, 1.0)(curator.secret_records)
+        oracle = curator.noise_free_oracle_not_private(None, 1.0)(curator._records)
         release = oracle.log_ratio(jnp.asarray(theta), jnp.asarray(proposal), jnp.zeros(3))
-        unclipped = curator.noise_free_oracle_not_private(None, None)(curator.secret_records)
+        unclipped = curator.noise_free_oracle_not_private(None, None)(curator._records)
         free = unclipped.log_ratio(jnp.asarray(theta), jnp.asarray(proposal), jnp.zeros(3))
     for chain in range(3):
         values = ratios(theta[chain], proposal[chain])

@@ -110,20 +110,28 @@ class Till:
         self._noise, self._random = noise, random
         self._num_records, self._dimension = num_records, dimension
         self._arithmetic = arithmetic
-        self._beside = ThreadPoolExecutor(max_workers=1)
+        self._beside: ThreadPoolExecutor | None = None
         self._coming: tuple[Order, Future[PaidNoise]] | None = None
 
     def take(self, order: Order, ahead: Order | None, charge: Callable[[Cost], None]) -> PaidNoise:
         """Charge an order and return its noise; begin to draw that of the order ``ahead``."""
         expected = self._coming is not None and self._coming[0] == order
         drawn = self._coming[1].result() if expected and self._coming else self.draw(order)
-        self._coming = None if ahead is None else (ahead, self._beside.submit(self.draw, ahead))
+        self._coming = None if ahead is None else (ahead, self._in_a_thread(ahead))
         charge(order.cost(self._num_records, self._dimension))
         return drawn
 
+    def _in_a_thread(self, order: Order) -> Future[PaidNoise]:
+        if self._beside is None:
+            self._beside = ThreadPoolExecutor(max_workers=1)
+        return self._beside.submit(self.draw, order)
+
     def close(self) -> None:
-        """Draw no more."""
-        self._beside.shutdown(wait=False, cancel_futures=True)
+        """Draw no more ahead, until the next order."""
+        self._coming = None
+        if self._beside is not None:
+            self._beside.shutdown(wait=False, cancel_futures=True)
+            self._beside = None
 
     def draw(self, order: Order, *, blank: bool = False) -> PaidNoise:
         """Draw on the host: room × thin × (…), or (…) for a start. Steps that will not run get none.

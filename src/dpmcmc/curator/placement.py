@@ -89,7 +89,9 @@ def agree_everywhere(mesh: Mesh, tree: Any) -> Any:
     placed = [isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) == mesh.size for leaf in leaves]
     fresh = replicate(mesh, agree([leaf for leaf, there in zip(leaves, placed, strict=True) if not there]))
     rest = iter(fresh)
-    return structure.unflatten([leaf if there else next(rest) for leaf, there in zip(leaves, placed, strict=True)])
+    return jax.tree.unflatten(
+        structure, [leaf if there else next(rest) for leaf, there in zip(leaves, placed, strict=True)]
+    )
 
 
 def agree(tree: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Records as a model takes them. How they are prepared is this package's business: nobody else's code sees many rows."""
+"""Records as a model takes them. Nobody's code but this package's own sees many rows at once."""
 
 from __future__ import annotations
 

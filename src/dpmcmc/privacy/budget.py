@@ -169,8 +169,8 @@ class _Filter:
         costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
         if os.getpid() != self._process:
             raise NotPrivateError(
-                "this budget was made in another process, and a forked copy of it would be spent twice; make the budget "
-                "and ask in one process"
+                "this budget was made in another process, and a forked copy of it would be spent twice; make the "
+                "budget and ask in one process"
             )
         with self._lock:
             refusal = self._refusal(*costs)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from dpmcmc.checks import choice, convert_count, convert_positive
 from dpmcmc.errors import QueryError
 from dpmcmc.models import Model
-from dpmcmc.queries import Gradient, LogRatio, Oracle, PaidNoise, Queries
+from dpmcmc.queries import Gradient, LogRatio, Oracle, PaidDraws, PaidNoise, Queries
 from dpmcmc.samplers.acceptance import choose, penalty_test
 from dpmcmc.samplers.base import Kernel, log_prior_of
 from dpmcmc.samplers.halton import randomised_halton
@@ -150,7 +150,7 @@ def build_kernel(model: Model, inputs: Inputs, leapfrog: Leapfrog, jitter: Jitte
     integrate = INTEGRATORS[leapfrog]
     mass = make_mass(inputs.mass, model.dimension)
 
-    def estimate(oracle: Oracle, theta: jax.Array, noise: jax.Array) -> jax.Array:
+    def estimate(oracle: Oracle, theta: jax.Array, noise: PaidDraws) -> jax.Array:
         return oracle.gradient(theta, noise).value + log_prior.gradient(theta)
 
     def init(key: jax.Array, theta: jax.Array, oracle: Oracle, noise: PaidNoise) -> State:
