@@ -280,7 +280,7 @@ def run_cell(cell: Cell, commit: str | None = None) -> tuple[Result, Array]:
         "accountant": cell.accountant,
         "temperature": temperature,
         **scores(draws, problem.reference, cell.run_seed),
-        "acceptance": _over_all_steps(posterior, "acceptance"),
+        "acceptance": _over_all_steps(posterior, "acceptance_rate"),
         "ratios_clipped": ratios,
         "gradients_clipped": gradients,
         "iterations": settings.NUM_CHAINS * num_steps,

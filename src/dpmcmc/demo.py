@@ -240,7 +240,7 @@ def summary_rows(outcome: Outcome) -> SummaryRows:
 
 
 def mixing_note(outcome: Outcome) -> str:
-    """Say that the chains agree, if so (else `posterior.warnings` tells), and how much of the posterior they cover."""
+    """Say whether the chains agree (if not, `posterior.warnings` says it) and how much of the posterior they cover."""
     summary = summary_rows(outcome)
     worst = np.max(summary.column("r_hat"))
     reach = np.min(np.divide(summary.column("sd"), summary.column("exact sd")))

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import __main__ as command_line
-from benchmarks import contestants, machine, measure, report
+from benchmarks import contestants, machine, measure, profile, report
 from benchmarks.problems import MODELS, PROBLEMS, log_density
 from benchmarks.timing import Pace, Timing, interleave, ratio, summarise
 from dpmcmc.curator.arithmetic import exact_arithmetic
@@ -233,6 +233,14 @@ def test_the_machine_is_described_and_not_named(results):
     assert str(Path(__file__).parents[2]) not in text
     assert str(Path.home()) not in text
     assert socket.gethostname() not in text or len(socket.gethostname()) < 4
+
+
+def test_the_profile_names_its_parts(monkeypatch):
+    monkeypatch.setattr(profile, "NUM_RECORDS", 1000)
+    monkeypatch.setattr(profile, "ROUNDS", 1)
+    parts = profile.parts_of_a_gradient(2)
+    assert {"cut the tiles out", "+ linear predictors", "+ residuals", "whole gradient"} <= set(parts)
+    assert all(value > 0.0 for value in parts.values())
 
 
 def test_memory_in_use():

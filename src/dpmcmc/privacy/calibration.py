@@ -77,11 +77,10 @@ def noise_for_steps(
 ) -> dict[str, float]:
     r"""Return the noise multipliers with which a budget buys ``num_steps`` steps of each chain, and not one more.
 
-    With :math:`n_k` queries of kind k in a step, and a share :math:`s_k` of the budget's total μ for this kind,
-
-    .. math:: τ_k = \sqrt{\frac{\text{chains} \cdot \text{steps} \cdot n_k}{2 s_k μ}},
-
-    rounded up so that the exact costs fit.
+    With :math:`n_k` queries of kind k in a step, and a share :math:`s_k` of the budget's total μ for this kind, it is
+    :math:`τ_k = \sqrt{\text{chains} \cdot \text{steps} \cdot n_k / (2 s_k μ)}`, rounded up so that the exact costs fit.
+    (The reserve for discrete noise, which limits only very long runs of very many parameters, is not looked at:
+    ``dpmcmc.plan(..., dimension=...)`` does that.)
 
     Parameters
     ----------
@@ -107,11 +106,6 @@ def noise_for_steps(
     ------
     BudgetExceededError
         If ``other_cost`` leaves nothing for the steps.
-
-    Notes
-    -----
-    Discrete noise has a reserve of its own, which this function does not meter. It limits runs of very many steps with
-    very many parameters only; ``dpmcmc.plan(..., dimension=...)`` checks it.
 
     Examples
     --------

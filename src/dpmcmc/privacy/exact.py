@@ -1,4 +1,4 @@
-"""Numbers without rounding: floats are dyadic fractions, so sums of costs are exact and are rounded once, to a side."""
+"""Numbers without rounding: costs are added as fractions, and the sum is rounded once, up or down as is safe."""
 
 import math
 import numbers

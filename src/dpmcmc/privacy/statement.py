@@ -1,7 +1,7 @@
 """The privacy statement: what a run guaranteed, to whom, and how it was accounted for, in a form that can be published.
 
 It holds public numbers only: all that is needed to compute its ε again, which `recomputed_epsilon` does. It never
-softens: a run that was seeded, or that added no noise, says "not private" wherever the statement is shown.
+plays anything down: a run that was seeded, or that added no noise, says "not private" wherever the statement is shown.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PrivacyStatement:
     queries
         Number of answered queries by kind.
     noise_multipliers
-        Noise sd / sensitivity by kind of query. Batches have none:
+        Noise sd / sensitivity by kind of query. Batches have a noise ratio instead, see ``batches``.
     batches
         For queries of kind "batch_gradient": ``batch_size``, ``sampling_prob`` (batch size / number of records),
         ``sampling`` ("without_replacement" or "poisson") and ``noise_ratio`` (noise sd on the batch sum / clip norm).

@@ -29,8 +29,8 @@ HIGH_R_HAT = 1.05
 FEW_EFFECTIVE_DRAWS = 100
 FEW_EFFECTIVE_DRAWS_PER_CHAIN = 25
 MANY_BAD_RECORDS = 0.02
-"""Share of records that count as nothing from which on a mistake in the coding is likelier than a few gaps."""
-_CERTAIN = 4.0  # noise sds: without any such record, one run in 30,000 would be suspected
+"""If a larger share of the records counts as nothing, they are probably coded wrongly; a few gaps would be fewer."""
+_CERTAIN = 4.0  # noise sds: of 30,000 runs without any such record, one gets this warning by chance
 _FEWEST_DRAWS = 4  # ArviZ's own limit
 
 
@@ -90,7 +90,7 @@ def problems(posterior: Posterior) -> tuple[str, ...]:
 def without_still_entries(draws: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
     """Return the draws with NaN for each entry that moved in no chain; None if there is no such entry.
 
-    ArviZ counts such draws as if each were independent of the others; of NaN it says NaN.
+    ArviZ takes draws that are all the same for independent ones, and gives them a high ESS; for NaN it gives NaN.
     """
     masks = {name: _still(value).all(axis=0) for name, value in draws.items()}
     if not any(mask.any() for mask in masks.values()):

@@ -27,7 +27,7 @@ from dpmcmc.results.files import check_path, read_tree, write_tree
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pandas  # type: ignore[import-untyped]
+    import pandas
     from xarray import DataTree
 
 __all__ = ["RELEASED_STATS", "Posterior"]
