@@ -56,10 +56,10 @@ def dp_hmc(problem: Problem, num_leapfrog: int) -> DPHMC:
     return DPHMC(
         step_size=problem.step_size,
         num_leapfrog=num_leapfrog,
-        ratio_clip=problem.ratio_clip,
-        gradient_clip=problem.gradient_clip,
-        ratio_noise=0.006 * root,
-        gradient_noise=0.02 * root,
+        ratio_bound=problem.ratio_bound,
+        gradient_clip_norm=problem.gradient_clip_norm,
+        ratio_noise_multiplier=0.006 * root,
+        gradient_noise_multiplier=0.02 * root,
     )
 
 
@@ -68,7 +68,7 @@ def dp_hmc(problem: Problem, num_leapfrog: int) -> DPHMC:
 
 def private_gradient(problem: Problem, curator: Curator, theta: Starts) -> Contestant:
     """Return one clipped, exactly summed and noised gradient for each chain, as compiled blocks compute it."""
-    bind = curator.oracle(Gradient(problem.gradient_clip, 0.1 * float(np.sqrt(problem.num_records))), None)
+    bind = curator.oracle(Gradient(problem.gradient_clip_norm, 0.1 * float(np.sqrt(problem.num_records))), None)
 
     def answer(records: Any, theta: jax.Array, noise: jax.Array) -> jax.Array:
         return bind(records).gradient(theta, PaidDraws(noise)).value
@@ -90,7 +90,7 @@ def plain_gradient(problem: Problem, theta: Starts) -> Contestant:
 
     def clipped(theta: jax.Array, record: Any) -> jax.Array:
         gradient = score(theta, record)
-        return gradient * jnp.minimum(1.0, problem.gradient_clip / jnp.linalg.norm(gradient))
+        return gradient * jnp.minimum(1.0, problem.gradient_clip_norm / jnp.linalg.norm(gradient))
 
     def total(theta: jax.Array, records: Any) -> jax.Array:
         return jnp.sum(jax.vmap(clipped, (None, 0))(theta, records), axis=0)
@@ -124,7 +124,8 @@ class PrivateDraws:
             assert order is not None
             # The compiled code itself: the same noise serves every call here. On the device beforehand, as the floor's
             # and the others' inputs are.
-            self._run, numbers = run.program.run._compiled, curator._numbers(run.program.run._oracle)
+            block: Any = run.program.run
+            self._run, numbers = block._compiled, curator._numbers(block._oracle)
             inputs = numbers, run.inputs, curator.pay(order), num_draws
             self._numbers, self._inputs, self._noise, self._active = jax.tree.map(jnp.asarray, inputs)
             self._key = run.keys[1]

@@ -424,7 +424,7 @@ def measure_sgld(results: Results) -> None:
     sizes = results.sizes
     problem = banana(sizes.num_records)
     theta = problem.starts(min(sizes.chains))
-    sampler = dpmcmc.DPSGLD(batch_size=sizes.batch_size, gradient_clip=0.2, step_size=1.0 / sizes.num_records)
+    sampler = dpmcmc.DPSGLD(batch_size=sizes.batch_size, gradient_clip_norm=0.2, step_size=1.0 / sizes.num_records)
     block = side.PrivateDraws(side.curator_of(problem), sampler, theta, sizes.sgld_steps)
     timings = results.compare("sgld", {"block": block}, block=sizes.sgld_steps)
     results.figures["sgld_steps_per_second"] = 1.0 / timings["block"].median

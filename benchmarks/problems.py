@@ -32,7 +32,7 @@ class Problem:
         ``(theta, record)``: what a user of plain JAX or BlackJAX would write for one record (float32).
     center, spread
         Where the posterior is, roughly: starting points are ``center + spread × standard normals``.
-    gradient_clip, ratio_clip
+    gradient_clip_norm, ratio_bound
         Clip bounds that touch a part of the records.
     step_size
         Of the leapfrog, with unit masses; small enough for most trajectories to be accepted.
@@ -44,8 +44,8 @@ class Problem:
     log_likelihood: Callable[[jax.Array, Any], jax.Array]
     center: NDArray[np.float64]
     spread: NDArray[np.float64]
-    gradient_clip: float
-    ratio_clip: float
+    gradient_clip_norm: float
+    ratio_bound: float
     step_size: float
 
     @property
@@ -86,8 +86,8 @@ def logistic(num_records: int) -> Problem:
         log_likelihood=log_likelihood,
         center=coefficients.astype(np.float64),
         spread=np.full(NUM_FEATURES, 2.2 / np.sqrt(num_records)),
-        gradient_clip=4.0,
-        ratio_clip=4.0,
+        gradient_clip_norm=4.0,
+        ratio_bound=4.0,
         step_size=0.6 / np.sqrt(num_records),
     )
 
@@ -111,8 +111,8 @@ def gaussian(num_records: int) -> Problem:
         center=mean,
         # The posterior is narrow across some diagonals: its smallest sd is on the safe side.
         spread=np.full(len(mean), np.sqrt(np.linalg.eigvalsh(covariance)[0])),
-        gradient_clip=10.0,
-        ratio_clip=6.0,
+        gradient_clip_norm=10.0,
+        ratio_bound=6.0,
         step_size=0.05 / np.sqrt(num_records),
     )
 
@@ -136,8 +136,8 @@ def banana(num_records: int) -> Problem:
         log_likelihood=log_likelihood,
         center=np.array([location[0], location[1] - curvature * location[0] ** 2]),
         spread=0.1 * scale,
-        gradient_clip=0.05,
-        ratio_clip=0.1,
+        gradient_clip_norm=0.05,
+        ratio_bound=0.1,
         step_size=2.0 / np.sqrt(num_records),
     )
 

@@ -353,24 +353,24 @@ def clipped_fractions(cell: Cell, posterior: dpmcmc.Posterior, draws: Array, thi
     of the kind; a curator without noise counts afterwards: gradients at some of the kept draws, ratios over some of the
     accepted moves. (Rejected proposals are not kept, and if draws are thinned the moves between them are not either.)
     """
-    gradient_clip: float | None = getattr(cell.sampler, "gradient_clip", None)
-    ratio_clip: float | None = getattr(cell.sampler, "ratio_clip", None)
+    gradient_clip_norm: float | None = getattr(cell.sampler, "gradient_clip_norm", None)
+    ratio_bound: float | None = getattr(cell.sampler, "ratio_bound", None)
     curator = _counting_curator_not_private(cell.model, cell.num_records, cell.seed)
     ratios = gradients = math.nan
     places = np.linspace(0, draws.shape[1] - 1, _NUM_CLIP_STATES).astype(int)
     states = draws[:, places].reshape(-1, draws.shape[-1])
-    if gradient_clip is not None and np.all(np.isfinite(states)):
-        count = curator.ask(ClipCount(gradient_clip, noise_sd=1.0), states).value
+    if gradient_clip_norm is not None and np.all(np.isfinite(states)):
+        count = curator.ask(ClipCount(gradient_clip_norm, noise_sd=1.0), states).value
         gradients = float(np.mean(count)) / cell.num_records
     if cell.study == "clipping":
         ratios = _over_all_steps(posterior, "ratios_clipped")
-    elif ratio_clip is not None and thin == 1:
+    elif ratio_bound is not None and thin == 1:
         before, after = draws[:, :-1].reshape(-1, draws.shape[-1]), draws[:, 1:].reshape(-1, draws.shape[-1])
         moves = np.flatnonzero(np.any(before != after, axis=1))
         chosen = moves[np.linspace(0, len(moves) - 1, min(_NUM_CLIP_MOVES, len(moves))).astype(int)]
         counts = []
         for move in chosen:
-            threshold = ratio_clip * float(np.linalg.norm(after[move] - before[move]))
+            threshold = ratio_bound * float(np.linalg.norm(after[move] - before[move]))
             query = ClipCount(threshold, noise_sd=1.0, of="log_ratio")
             counts.append(float(curator.ask(query, before[move], after[move]).value))
         ratios = float(np.mean(counts)) / cell.num_records if counts else math.nan

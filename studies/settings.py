@@ -128,7 +128,7 @@ class HMCSettings(NamedTuple):
 
     step_size: float
     num_leapfrog: int
-    gradient_clip: float
+    gradient_clip_norm: float
     num_steps: int
 
 
@@ -159,12 +159,12 @@ class ClippingSettings:
 CLIPPING = {
     "banana": ClippingSettings(
         (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.5, 1.0, 10.0),
-        HMCSettings(step_size=0.01, num_leapfrog=100, gradient_clip=10.0, num_steps=1000),
+        HMCSettings(step_size=0.01, num_leapfrog=100, gradient_clip_norm=10.0, num_steps=1000),
         RWMHSettings(proposal_scale=0.3, num_steps=12_000),
     ),
     "gaussian": ClippingSettings(
         (0.1, 0.2, 1.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0),
-        HMCSettings(step_size=0.0005, num_leapfrog=12, gradient_clip=100.0, num_steps=1000),
+        HMCSettings(step_size=0.0005, num_leapfrog=12, gradient_clip_norm=100.0, num_steps=1000),
         RWMHSettings(proposal_scale=0.0007, num_steps=25_000),
     ),
 }
@@ -180,10 +180,10 @@ def make_clipping_sampler(
         sampler = dpmcmc.HMC(
             hmc.step_size * width,
             hmc.num_leapfrog,
-            ratio_clip=bound,
-            gradient_clip=hmc.gradient_clip,
+            ratio_bound=bound,
+            gradient_clip_norm=hmc.gradient_clip_norm,
             leapfrog="momentum_first",
             jitter="halton_from_zero",
         )
         return sampler, hmc.num_steps
-    return dpmcmc.RWMH(rwmh.proposal_scale * width, ratio_clip=bound), rwmh.num_steps
+    return dpmcmc.RWMH(rwmh.proposal_scale * width, ratio_bound=bound), rwmh.num_steps

@@ -62,10 +62,10 @@ def test_settings_are_those_of_the_paper():
     assert demo.Settings().sampler_arguments == {
         "step_size": 0.006,
         "num_leapfrog": 25,
-        "ratio_clip": 0.1,
-        "gradient_clip": 0.05,
-        "ratio_noise": pytest.approx(31.6227766),
-        "gradient_noise": pytest.approx(173.9252713),
+        "ratio_bound": 0.1,
+        "gradient_clip_norm": 0.05,
+        "ratio_noise_multiplier": pytest.approx(31.6227766),
+        "gradient_noise_multiplier": pytest.approx(173.9252713),
     }
 
 

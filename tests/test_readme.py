@@ -49,7 +49,9 @@ def test_twin_a_clip_bound_that_cuts_a_skewed_score_is_noticed():
         data,
         epsilon=4.0,
         delta=1e-6,
-        sampler=dpmcmc.DPPenalty(proposal_scale=0.01, ratio_clip=2.0, ratio_noise=0.2 * math.sqrt(len(data))),
+        sampler=dpmcmc.DPPenalty(
+            proposal_scale=0.01, ratio_bound=2.0, ratio_noise_multiplier=0.2 * math.sqrt(len(data))
+        ),
         init=np.tile([1.0, 0.7], (4, 1)),
         seed=0,
     )

@@ -442,8 +442,8 @@ def code_lines(settings: Settings) -> str:
             "data = model.generate(data_key, n)",
             "sampler = dpmcmc.DPHMC(",
             f"    step_size={values['step_size']!r}, num_leapfrog={values['num_leapfrog']:g}, "
-            f"ratio_clip={values['ratio_clip']:g}, gradient_clip={values['gradient_clip']:g},",
-            "    ratio_noise=0.10 * math.sqrt(n), gradient_noise=0.55 * math.sqrt(n),",
+            f"ratio_bound={values['ratio_bound']:g}, gradient_clip_norm={values['gradient_clip_norm']:g},",
+            "    ratio_noise_multiplier=0.10 * math.sqrt(n), gradient_noise_multiplier=0.55 * math.sqrt(n),",
             ")",
             f"start = np.array([0.0, 3.0]) + {settings.start_scale!r} * generator.standard_normal(({_NUM_CHAINS}, 2))",
             f"posterior = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n, sampler=sampler,",

@@ -12,27 +12,27 @@ _PAPER_SETTINGS: dict[str, dict[str, dict[str, float]]] = {
         "dp-hmc": {
             "step_size": 0.006,
             "num_leapfrog": 25,
-            "ratio_clip": 0.1,
-            "gradient_clip": 0.05,
-            "ratio_noise_per_root_n": 0.10,
-            "gradient_noise_per_root_n": 0.55,
+            "ratio_bound": 0.1,
+            "gradient_clip_norm": 0.05,
+            "ratio_noise_multiplier_per_root_n": 0.10,
+            "gradient_noise_multiplier_per_root_n": 0.55,
         },
-        "dp-penalty": {"proposal_scale": 0.06, "ratio_clip": 0.15, "ratio_noise_per_root_n": 0.17},
-        "dp-sgld": {"batch_size": 1000, "gradient_clip": 0.2, "step_size_times_n": 1.0, "temperature": 0.5},
-        "dp-sgnht": {"batch_size": 1000, "gradient_clip": 0.2, "step_size_times_n": 100.0, "diffusion": 50.0},
+        "dp-penalty": {"proposal_scale": 0.06, "ratio_bound": 0.15, "ratio_noise_multiplier_per_root_n": 0.17},
+        "dp-sgld": {"batch_size": 1000, "gradient_clip_norm": 0.2, "step_size_times_n": 1.0, "temperature": 0.5},
+        "dp-sgnht": {"batch_size": 1000, "gradient_clip_norm": 0.2, "step_size_times_n": 100.0, "diffusion": 50.0},
     },
     "paper-gaussian": {
         "dp-hmc": {
             "step_size": 0.00015,
             "num_leapfrog": 12,
-            "ratio_clip": 6.0,
-            "gradient_clip": 10.0,
-            "ratio_noise_per_root_n": 0.10,
-            "gradient_noise_per_root_n": 0.25,
+            "ratio_bound": 6.0,
+            "gradient_clip_norm": 10.0,
+            "ratio_noise_multiplier_per_root_n": 0.10,
+            "gradient_noise_multiplier_per_root_n": 0.25,
         },
-        "dp-penalty": {"proposal_scale": 0.0007, "ratio_clip": 10.0, "ratio_noise_per_root_n": 0.05},
-        "dp-sgld": {"batch_size": 1000, "gradient_clip": 15.0, "step_size_times_n": 0.008, "temperature": 0.5},
-        "dp-sgnht": {"batch_size": 1000, "gradient_clip": 12.0, "step_size_times_n": 0.2, "diffusion": 30.0},
+        "dp-penalty": {"proposal_scale": 0.0007, "ratio_bound": 10.0, "ratio_noise_multiplier_per_root_n": 0.05},
+        "dp-sgld": {"batch_size": 1000, "gradient_clip_norm": 15.0, "step_size_times_n": 0.008, "temperature": 0.5},
+        "dp-sgnht": {"batch_size": 1000, "gradient_clip_norm": 12.0, "step_size_times_n": 0.2, "diffusion": 30.0},
     },
 }
 
@@ -52,7 +52,7 @@ def paper_settings(preset: str, sampler: str, num_records: int) -> dict[str, flo
     Examples
     --------
     >>> paper_settings("paper-banana", "dp-penalty", 10_000)
-    {'proposal_scale': 0.06, 'ratio_clip': 0.15, 'ratio_noise': 17.0}
+    {'proposal_scale': 0.06, 'ratio_bound': 0.15, 'ratio_noise_multiplier': 17.0}
     """
     settings: dict[str, float] = {}
     for name, value in _PAPER_SETTINGS[preset][sampler].items():

@@ -132,13 +132,13 @@ class TestBothSides:
         assert ours.dtype == np.float64
         assert theirs.dtype == np.float32
         # The other side adds in float32. One record left out would show: it has a norm of up to the clip bound.
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * problem.num_records * problem.gradient_clip)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * problem.num_records * problem.gradient_clip_norm)
         # Some of the records are clipped, and not all of them: else something else would be compared.
         score = jax.grad(problem.log_likelihood)
         norms = jax.vmap(lambda record: jnp.linalg.norm(score(jnp.asarray(theta[0], jnp.float32), record)))(
             problem.records
         )
-        assert 0.0 < np.mean(np.asarray(norms) > problem.gradient_clip) < 0.9
+        assert 0.0 < np.mean(np.asarray(norms) > problem.gradient_clip_norm) < 0.9
 
     def test_have_the_same_posterior(self, name):
         problem = PROBLEMS[name](300)

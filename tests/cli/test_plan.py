@@ -38,7 +38,16 @@ class TestPlan:
         assert given["plan"]["queries"]["gradient"] == 5 * given["plan"]["queries"]["log_ratio"]
 
     def test_own_settings(self):
-        options = ["--sampler", "dp-hmc", "--num-leapfrog", 10, "--ratio-noise", 32, "--gradient-noise", 170]
+        options = [
+            "--sampler",
+            "dp-hmc",
+            "--num-leapfrog",
+            10,
+            "--ratio-noise-multiplier",
+            32,
+            "--gradient-noise-multiplier",
+            170,
+        ]
         given = answer(*self.COMMON, *options)
         sampler = dpmcmc.DPHMC(1.0, 10, 1.0, 1.0, 32.0, 170.0)
         assert given["plan"] == dpmcmc.plan(sampler, num_records=100_000, epsilon=4.0, delta=1e-6).to_dict()
@@ -55,12 +64,15 @@ class TestPlan:
         ("arguments", "remedy"),
         [
             ([], "--sampler"),
-            (["--sampler", "dp-hmc", "--num-leapfrog", 10], "needs --ratio-noise, --gradient-noise"),
-            (["--preset", "paper-banana", "--batch-size", 10], "--batch-size does not belong to dp-hmc"),
-            (["--preset", "paper-banana", "--ratio-noise", -1], "ratio_noise"),
             (
-                ["--sampler", "dp-penalty", "--ratio-noise", 30, "--dimension", 3],
-                "needs --proposal-scale, --ratio-clip; give it, or no --dimension",
+                ["--sampler", "dp-hmc", "--num-leapfrog", 10],
+                "needs --ratio-noise-multiplier, --gradient-noise-multiplier",
+            ),
+            (["--preset", "paper-banana", "--batch-size", 10], "--batch-size does not belong to dp-hmc"),
+            (["--preset", "paper-banana", "--ratio-noise-multiplier", -1], "ratio_noise_multiplier"),
+            (
+                ["--sampler", "dp-penalty", "--ratio-noise-multiplier", 30, "--dimension", 3],
+                "needs --proposal-scale, --ratio-bound; give it, or no --dimension",
             ),
         ],
     )
@@ -68,7 +80,7 @@ class TestPlan:
         assert remedy in refusal(*self.COMMON, *arguments)
 
     def test_what_deserves_a_second_thought_is_said(self):
-        options = ["--sampler", "dp-penalty", "--ratio-noise", 30, "--proposal-scale", 9, "--ratio-clip", 9]
+        options = ["--sampler", "dp-penalty", "--ratio-noise-multiplier", 30, "--proposal-scale", 9, "--ratio-bound", 9]
         output = run(*self.COMMON, *options, "--dimension", 3, "--delta", 1e-4).stdout
         assert "nothing can move" in output
         assert "at least 1/n" in output
@@ -77,5 +89,5 @@ class TestPlan:
         assert given["plan"]["predicted_acceptance"] < 0.01
 
     def test_a_budget_that_buys_nothing_is_an_error(self):
-        line = refusal(*self.COMMON, "--sampler", "dp-penalty", "--ratio-noise", 0.5, code=1)
+        line = refusal(*self.COMMON, "--sampler", "dp-penalty", "--ratio-noise-multiplier", 0.5, code=1)
         assert "pays for 0 steps" in line

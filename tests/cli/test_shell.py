@@ -28,7 +28,7 @@ class TestShell:
         [
             ([], ["account", "plan", "demo", "budget"]),
             (["account"], ["--noise-multiplier", "--sampling-prob", "Examples", "safe side"]),
-            (["plan"], ["--preset", "--gradient-noise", "Examples", "Nothing is spent"]),
+            (["plan"], ["--preset", "--gradient-noise-multiplier", "Examples", "Nothing is spent"]),
             (["demo"], ["--seed", "not private", "index.html", "synthetic"]),
         ],
     )

@@ -36,7 +36,7 @@ for name in dpmcmc.__all__:
 sys.stderr.isatty = lambda: True  # a terminal, where the bar would be shown
 posterior = dpmcmc.sample(
     dpmcmc.models.Banana(), np.zeros((500, 2)), epsilon=4.0, delta=1e-6, num_steps=8, init=np.zeros((4, 2)),
-    sampler=dpmcmc.DPPenalty(proposal_scale=0.1, ratio_clip=1.0, ratio_noise=20.0), progress=True,
+    sampler=dpmcmc.DPPenalty(proposal_scale=0.1, ratio_bound=1.0, ratio_noise_multiplier=20.0), progress=True,
 )
 posterior.summary()
 assert "Acceptance rate" in html_report(posterior)

@@ -8,13 +8,14 @@ from scipy import stats
 
 from dpmcmc.curator import batches
 from dpmcmc.errors import QueryError
+from dpmcmc.queries.batch_gradient import num_draws
 
 FALSE_FAILURE = 1e-6
 
 
 def draw(num_records, size, num_batches, seed=0):
     """Return the batches as a matrix: a row each, 1 where a record was drawn."""
-    rows = batches.num_draws(num_records, size)
+    rows = num_draws(num_records, size)
     keys = jax.random.split(jax.random.key(seed), num_batches)
     one = jax.vmap(lambda key: batches.draw_rows(key, num_records, rows, jnp.asarray(size)))
     index, chosen = map(np.asarray, jax.jit(one)(keys))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpmcmc.curator import passes
+from dpmcmc.curator import integers, passes
 from dpmcmc.queries import ClipCount, Gradient, InvalidCount, LogRatio, NormQuantile, ScoreMoments
 from tests.curator.cases import CASES, by_name, exact_total, nasty, noise_free, replace_records
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from dpmcmc.curator import NoNoiseNotPrivate
+from dpmcmc.curator import Curator, NoNoiseNotPrivate, integers
 from dpmcmc.curator import arithmetic as curator_module
 from dpmcmc.curator.placement import COMPILER_OPTIONS, largest_tile
 from dpmcmc.queries import ClipCount, Gradient, LogRatio, NormQuantile, PaidDraws, ScoreMoments
@@ -377,4 +377,4 @@ def test_a_model_derived_from_a_regression_is_not_trusted_with_rows():
 
 
 def noise_free_of(model, records):
-    return curator_module.Curator(model, records, noise=NoNoiseNotPrivate())
+    return Curator(model, records, noise=NoNoiseNotPrivate())

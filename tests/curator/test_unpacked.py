@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dpmcmc.curator.unpacked import columns_of, unpack
 from numpyro import distributions as dist
 
 from dpmcmc.curator.kernels import unpacked
+from dpmcmc.curator.kernels.unpacked import columns_of, unpack
 from tests.curator.cases import by_name
 
 CHAINS, ROWS = 3, 7

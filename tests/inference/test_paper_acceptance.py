@@ -10,17 +10,17 @@ import dpmcmc
 
 N = 100_000
 ROOT = math.sqrt(N)
-SETTINGS = {"leapfrog": "momentum_first", "ratio_noise": 0.10 * ROOT}
+SETTINGS = {"leapfrog": "momentum_first", "ratio_noise_multiplier": 0.10 * ROOT}
 RUNS = {
     "banana": (
         dpmcmc.models.Banana(),
-        dpmcmc.DPHMC(0.006, 25, 0.1, 0.05, gradient_noise=0.55 * ROOT, **SETTINGS),
+        dpmcmc.DPHMC(0.006, 25, 0.1, 0.05, gradient_noise_multiplier=0.55 * ROOT, **SETTINGS),
         8.0,
         (0.5, 0.7),
     ),
     "gaussian": (
         dpmcmc.models.GaussianMean.paper(),
-        dpmcmc.DPHMC(0.00015, 12, 6.0, 10.0, gradient_noise=0.25 * ROOT, **SETTINGS),
+        dpmcmc.DPHMC(0.00015, 12, 6.0, 10.0, gradient_noise_multiplier=0.25 * ROOT, **SETTINGS),
         15.0,
         (0.15, 0.26),
     ),

@@ -28,10 +28,10 @@ PAPER = {
         hmc(
             step_size=0.006,
             num_leapfrog=25,
-            ratio_clip=0.1,
-            gradient_clip=0.05,
-            ratio_noise=0.10 * ROOT,
-            gradient_noise=0.55 * ROOT,
+            ratio_bound=0.1,
+            gradient_clip_norm=0.05,
+            ratio_noise_multiplier=0.10 * ROOT,
+            gradient_noise_multiplier=0.55 * ROOT,
         ),
         {4: 377, 15: 3569},
     ),
@@ -39,10 +39,10 @@ PAPER = {
         hmc(
             step_size=0.00015,
             num_leapfrog=12,
-            ratio_clip=6.0,
-            gradient_clip=10.0,
-            ratio_noise=0.10 * ROOT,
-            gradient_noise=0.25 * ROOT,
+            ratio_bound=6.0,
+            gradient_clip_norm=10.0,
+            ratio_noise_multiplier=0.10 * ROOT,
+            gradient_noise_multiplier=0.25 * ROOT,
         ),
         {4: 227, 15: 2154},
     ),
@@ -63,7 +63,7 @@ def test_iterations_granted_are_the_papers(sampler, expected):
 
 def test_minibatch_samplers_get_the_steps_of_the_valid_accountant():
     """DP-SGLD on the paper's Gaussian model, ε = 4: `wor_max` of the vectors says 4177 steps, and 0.1 % is allowed."""
-    sampler = dpmcmc.DPSGLD(batch_size=1000, gradient_clip=15.0, step_size=0.008 / N, temperature=0.5)
+    sampler = dpmcmc.DPSGLD(batch_size=1000, gradient_clip_norm=15.0, step_size=0.008 / N, temperature=0.5)
     assert sampler.queries(N).gradient.noise_ratio / 2 == pytest.approx(1.1785113019775793, rel=1e-12)
     plan = dpmcmc.plan(sampler, num_records=N, epsilon=4.0, delta=DELTA, check_records=False)
     assert plan.total_steps == pytest.approx(4177, rel=1e-3)
@@ -79,15 +79,15 @@ def test_minibatch_samplers_get_the_steps_of_the_valid_accountant():
 
 
 def test_noise_of_the_minibatch_samplers_is_that_of_the_vectors():
-    sgnht = dpmcmc.DPSGNHT(batch_size=1000, gradient_clip=12.0, step_size=0.2 / N, diffusion=30.0)
+    sgnht = dpmcmc.DPSGNHT(batch_size=1000, gradient_clip_norm=12.0, step_size=0.2 / N, diffusion=30.0)
     assert sgnht.queries(N).gradient.noise_ratio / 2 == pytest.approx(2.282177322938192, rel=1e-12)
-    banana = dpmcmc.DPSGLD(batch_size=1000, gradient_clip=0.2, step_size=1.0 / N, temperature=0.5)
+    banana = dpmcmc.DPSGLD(batch_size=1000, gradient_clip_norm=0.2, step_size=1.0 / N, temperature=0.5)
     assert banana.queries(N).gradient.noise_ratio / 2 == pytest.approx(7.905694150420947, rel=1e-12)
 
 
 def test_queries_are_counted_by_kind():
-    settings = {"step_size": 0.1, "num_leapfrog": 5, "ratio_clip": 1.0, "gradient_clip": 1.0}
-    settings |= {"ratio_noise": 100.0, "gradient_noise": 100.0}
+    settings = {"step_size": 0.1, "num_leapfrog": 5, "ratio_bound": 1.0, "gradient_clip_norm": 1.0}
+    settings |= {"ratio_noise_multiplier": 100.0, "gradient_noise_multiplier": 100.0}
     counts = {}
     for leapfrog in ("position_first", "momentum_first", "cached"):
         plan = dpmcmc.plan(dpmcmc.DPHMC(**settings, leapfrog=leapfrog), num_records=N, epsilon=4.0, delta=DELTA)
@@ -146,7 +146,7 @@ def test_a_budget_that_buys_nothing_is_an_error():
 
 def test_the_reserve_for_discrete_noise_limits_very_long_runs():
     """Very many steps of very many parameters: known beforehand, not found out in the middle of a run."""
-    sampler = dpmcmc.DPSGLD(batch_size=3, gradient_clip=1.0, step_size=1e-7)
+    sampler = dpmcmc.DPSGLD(batch_size=3, gradient_clip_norm=1.0, step_size=1e-7)
     free = dpmcmc.plan(sampler, num_records=3000, epsilon=0.5, delta=DELTA)
     limited = dpmcmc.plan(sampler, num_records=3000, epsilon=0.5, delta=DELTA, dimension=10**5)
     assert 0 < limited.total_steps < free.total_steps
@@ -191,9 +191,9 @@ class CalibratedRun:
             asked = settings(1.0, 1.0).queries(self.num_records)
             gradients = self.num_chains * (self.wanted * asked.gradients_per_step + asked.gradients_at_start)
             share = Fraction(generator.uniform(0.05, 0.95))
-            gradient_noise = smallest_noise_multiplier(gradients, share * allowance)
-            left = allowance - gradients * Fraction(gaussian_cost(gradient_noise))
-            self.sampler = settings(smallest_noise_multiplier(ratios, left), gradient_noise)
+            gradient_noise_multiplier = smallest_noise_multiplier(gradients, share * allowance)
+            left = allowance - gradients * Fraction(gaussian_cost(gradient_noise_multiplier))
+            self.sampler = settings(smallest_noise_multiplier(ratios, left), gradient_noise_multiplier)
         self.queries = private_queries(self.sampler, self.num_records)
 
     @property
@@ -320,17 +320,17 @@ def test_twin_without_the_reserve_on_delta_a_planned_run_would_be_refused():
 PAPER_GAUSSIAN = {
     "step_size": 0.00015,
     "num_leapfrog": 12,
-    "ratio_clip": 6.0,
-    "gradient_clip": 10.0,
-    "ratio_noise": 0.10 * ROOT,
-    "gradient_noise": 0.25 * ROOT,
+    "ratio_bound": 6.0,
+    "gradient_clip_norm": 10.0,
+    "ratio_noise_multiplier": 0.10 * ROOT,
+    "gradient_noise_multiplier": 0.25 * ROOT,
 }
 
 
 @pytest.mark.parametrize("check_records", [True, False])
 @pytest.mark.parametrize("sampling", ["without_replacement", "poisson"])
 def test_a_planned_minibatch_run_is_not_refused(sampling, check_records):
-    sampler = dpmcmc.DPSGLD(batch_size=100, gradient_clip=1.0, step_size=1e-5, sampling=sampling)
+    sampler = dpmcmc.DPSGLD(batch_size=100, gradient_clip_norm=1.0, step_size=1e-5, sampling=sampling)
     sizes = {"num_records": 10_000, "epsilon": 2.0, "delta": 1e-5}
     plan = dpmcmc.plan(sampler, **sizes, num_chains=3, dimension=4, check_records=check_records)
     queries = sampler.queries(10_000)
@@ -364,7 +364,7 @@ def test_the_record_check_of_gaussian_samplers(epsilon, num_records):
 
 @pytest.mark.parametrize("num_records", [1000, 10**7])
 def test_the_record_check_of_minibatch_samplers_has_a_budget_of_its_own(num_records):
-    sampler = dpmcmc.DPSGLD(batch_size=num_records // 100, gradient_clip=1.0, step_size=0.1 / num_records)
+    sampler = dpmcmc.DPSGLD(batch_size=num_records // 100, gradient_clip_norm=1.0, step_size=0.1 / num_records)
     queries = sampler.queries(num_records)
     funds = make_funds(queries, num_records, 1.0, DELTA)
     assert isinstance(funds.main, StepBudget)
@@ -414,8 +414,8 @@ def test_predicted_acceptance_of_a_random_walk(update):
 
 
 def test_predicted_acceptance_follows_jitter_and_mass():
-    settings = {"step_size": 0.01, "num_leapfrog": 10, "ratio_clip": 1.0, "gradient_clip": 1.0}
-    settings |= {"ratio_noise": 5.0, "gradient_noise": 5.0}
+    settings = {"step_size": 0.01, "num_leapfrog": 10, "ratio_bound": 1.0, "gradient_clip_norm": 1.0}
+    settings |= {"ratio_noise_multiplier": 5.0, "gradient_noise_multiplier": 5.0}
 
     def at(dimension=3, **changes):
         return predicted_acceptance(dpmcmc.DPHMC(**(settings | changes)), dimension)
@@ -423,7 +423,7 @@ def test_predicted_acceptance_follows_jitter_and_mass():
     assert at(jitter=None) == at(step_size=0.01 / 0.75) == at(step_size=0.02, jitter="halton_from_zero")
     assert at() == at(mass_matrix=[1.0] * 3) == at(mass_matrix=[[1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0]])
     # Four times the mass moves half as far; its kinetic energy takes a quarter of a kick's square.
-    assert at(mass_matrix=[4.0] * 3) == pytest.approx(at(ratio_clip=0.5, gradient_clip=0.5), rel=1e-12)
+    assert at(mass_matrix=[4.0] * 3) == pytest.approx(at(ratio_bound=0.5, gradient_clip_norm=0.5), rel=1e-12)
     assert at(mass_matrix=[[2.0, 1.0, 0], [1.0, 2.0, 0], [0, 0, 1.0]]) == pytest.approx(
         at(mass_matrix=[1.0, 3.0, 1.0]), rel=1e-12
     )
@@ -440,9 +440,9 @@ def test_notes_say_when_nothing_can_move_and_when_delta_is_too_large():
     plan = functools.partial(dpmcmc.plan, num_records=N, epsilon=4.0, dimension=2)
     (note,) = plan(still, delta=DELTA).notes
     assert "nothing can move" in note
-    assert "ratio_clip × ratio_noise" in note
-    (note,) = plan(hmc(**PAPER_GAUSSIAN | {"gradient_clip": 1e3}), delta=DELTA).notes
-    assert "gradient_clip × gradient_noise × step_size" in note
+    assert "ratio_bound × ratio_noise_multiplier" in note
+    (note,) = plan(hmc(**PAPER_GAUSSIAN | {"gradient_clip_norm": 1e3}), delta=DELTA).notes
+    assert "gradient_clip_norm × gradient_noise_multiplier × step_size" in note
     gentle = dpmcmc.DPPenalty(1e-4, 1.0, 100.0)
     assert plan(gentle, delta=0.999 / N).notes == ()
     (note,) = plan(gentle, delta=1e-5).notes

@@ -95,7 +95,7 @@ def test_thinning_and_warmup():
 def test_thinned_draws_are_every_third_of_the_same_chain(monkeypatch):
     """Thinning changes what is kept, not the algorithm: acceptance is the mean over the steps between."""
     posterior = run(SAMPLERS["penalty"], num_steps=30, thin=3, num_warmup=0, seed=1)
-    accepted = posterior.sample_stats["acceptance"] * 3
+    accepted = posterior.sample_stats["acceptance_rate"] * 3
     assert np.allclose(accepted, np.rint(accepted))
 
 
@@ -271,7 +271,9 @@ def test_everything_is_compiled_before_anything_is_charged(monkeypatch):
             model, DATA, epsilon=8.0, delta=DELTA, sampler=SAMPLERS["hmc-cached"], init=START, num_steps=9
         )
     assert posterior.num_draws
-    assert {"start", "run", "total"} <= set(names)
+    assert names.count("run") == 2  # the start and the block
+    assert "total" in names
+    assert not any(compiled)
 
 
 def test_a_failing_progress_bar_changes_nothing(monkeypatch):
@@ -515,7 +517,7 @@ def test_most_records_of_no_use_end_the_run():
     """A column of words: no error may depend on values, but a noised count may end the run before the first step."""
     words = np.array(["yes", "no"] * (NUM_RECORDS // 2))
     model = dpmcmc.Model(lambda p, x: -0.5 * (x - p["m"]) ** 2, lambda p: -0.5 * p["m"] ** 2, {"m": ()})
-    with pytest.raises(RunError, match="100 % of the records count as nothing|100% of the records count as nothing"):
+    with pytest.raises(RunError, match="of the records count as nothing"):
         dpmcmc.sample(model, words, epsilon=8.0, delta=DELTA, sampler=SAMPLERS["penalty"], init=np.zeros((4, 1)))
 
 
@@ -626,7 +628,7 @@ BAD = [
     ({"sampler": dpmcmc.DPSGLD(501, 1.0, 1e-5)}, QueryError, "batch_size"),
     ({"data": DATA[:1]}, DataError, "1 row"),
     ({"data": DATA[:0]}, DataError, "row"),
-    ({"data": np.array([["Ann"]] * 5)}, DataError, "numeric"),
+    ({"data": np.array(["2020-01-01"] * 5, "datetime64[D]")}, DataError, "dates"),
     ({"model": "logistic"}, ModelError, "model"),
 ]
 
@@ -648,15 +650,15 @@ def test_bad_input_is_refused_before_anything_is_spent(change, error, names, mon
     [
         (dpmcmc.DPHMC, (0.0, 2, 1.0, 1.0, 5.0, 5.0), "step_size"),
         (dpmcmc.DPHMC, (0.1, 0, 1.0, 1.0, 5.0, 5.0), "num_leapfrog"),
-        (dpmcmc.DPHMC, (0.1, 2, 1.0, 1.0, math.inf, 5.0), "ratio_noise"),
+        (dpmcmc.DPHMC, (0.1, 2, 1.0, 1.0, math.inf, 5.0), "ratio_noise_multiplier"),
         (dpmcmc.DPHMC, (0.1, 2, 1.0, 1.0, 5.0, 5.0, None, "leap"), "leapfrog"),
         (dpmcmc.DPPenalty, (-0.1, 1.0, 5.0), "proposal_scale"),
         (dpmcmc.DPPenalty, (0.1, 1.0, 5.0, "some"), "update"),
         (dpmcmc.DPSGLD, (0, 1.0, 1.0), "batch_size"),
         (dpmcmc.DPSGLD, (10, 1.0, 1.0, 0.0), "temperature"),
         (dpmcmc.DPSGNHT, (10, 1.0, 1.0, -1.0), "diffusion"),
-        (dpmcmc.HMC, (0.1, 2, 0.0), "ratio_clip"),
-        (dpmcmc.RWMH, (0.1, -1.0), "ratio_clip"),
+        (dpmcmc.HMC, (0.1, 2, 0.0), "ratio_bound"),
+        (dpmcmc.RWMH, (0.1, -1.0), "ratio_bound"),
     ],
 )
 def test_bad_settings(sampler, arguments, names):

@@ -16,8 +16,10 @@ N = 20_000
 EPSILON, DELTA = 2.0, 1e-6
 DIMENSION, CHAINS = 5, 3
 SAMPLERS = {
-    "DP-HMC": dpmcmc.DPHMC(0.01, 10, 1.0, 1.0, ratio_noise=30.0, gradient_noise=100.0),
-    "DP-HMC cached": dpmcmc.DPHMC(0.01, 10, 1.0, 1.0, ratio_noise=30.0, gradient_noise=100.0, leapfrog="cached"),
+    "DP-HMC": dpmcmc.DPHMC(0.01, 10, 1.0, 1.0, ratio_noise_multiplier=30.0, gradient_noise_multiplier=100.0),
+    "DP-HMC cached": dpmcmc.DPHMC(
+        0.01, 10, 1.0, 1.0, ratio_noise_multiplier=30.0, gradient_noise_multiplier=100.0, leapfrog="cached"
+    ),
     "DP-penalty": dpmcmc.DPPenalty(0.1, 1.0, 40.0),
     "DP-SGLD": dpmcmc.DPSGLD(200, 1.0, 1e-5),
     "DP-SGLD Poisson": dpmcmc.DPSGLD(200, 1.0, 1e-5, sampling="poisson"),

@@ -634,7 +634,7 @@ def test_a_failing_model_leaves_numpyro_s_handlers_clean():
     [
         ({}, "no columns"),
         ({"x": np.zeros(0)}, "at least one row"),
-        ({"x": np.array(["secret"])}, "encode it"),
+        ({"x": np.array(["2020-01-01"], "datetime64[D]")}, "encode it|dates"),
         ({"x": np.zeros(2), "y": np.zeros(3)}, "different lengths"),
     ],
 )

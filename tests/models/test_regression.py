@@ -322,7 +322,7 @@ def test_prior_draws_have_the_prior_s_scales():
         ({"X": np.zeros(4)}, "2 features"),
         ({"y": np.zeros((4, 1))}, "'y'"),
         ({"group": np.zeros((4, 1), int)}, "'group'"),
-        ({"y": np.array(["secret"] * 4)}, "not numeric"),
+        ({"y": np.array(["2020-01-01"] * 4, "datetime64[D]")}, "not numeric"),
     ],
 )
 def test_columns_are_checked(change, message):

@@ -66,10 +66,10 @@ def test_a_plan_with_this_noise_buys_exactly_the_steps(shares, num_steps, num_ch
         sampler = dpmcmc.DPHMC(
             step_size=0.01,
             num_leapfrog=10,
-            ratio_clip=1.0,
-            gradient_clip=1.0,
-            ratio_noise=noise["log_ratio"],
-            gradient_noise=noise["gradient"],
+            ratio_bound=1.0,
+            gradient_clip_norm=1.0,
+            ratio_noise_multiplier=noise["log_ratio"],
+            gradient_noise_multiplier=noise["gradient"],
         )
         bought = dpmcmc.plan(sampler, **public, check_records=check_records)
         assert bought.num_steps == num_steps

@@ -13,7 +13,8 @@ import pytest
 import scipy.stats
 
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.curator.batches import draw_rows, draw_sizes, largest_size, num_draws
+from dpmcmc.curator.batches import draw_rows, draw_sizes
+from dpmcmc.queries.batch_gradient import largest_size, num_draws
 
 LEVEL, CAUGHT = 1e-6, 1e-8
 BATCHES = 40_000

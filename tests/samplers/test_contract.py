@@ -209,13 +209,13 @@ def test_shapes_and_dtypes(name):
 @each_sampler
 def test_an_info_holds_released_quantities_only(name):
     _, _, info = one_step(name)
-    assert set(info._fields) <= {"acceptance", "step_size", "ratios_clipped"}
-    assert ("acceptance" in info._fields) == (name in METROPOLIS)
+    assert set(info._fields) <= {"acceptance_rate", "step_size", "ratios_clipped"}
+    assert ("acceptance_rate" in info._fields) == (name in METROPOLIS)
     assert getattr(info, "ratios_clipped", None) is None  # only the curator's noise-free oracle fills it in
     for field in jax.tree.leaves(info):
         assert field.shape == (CHAINS,)
-    if "acceptance" in info._fields:
-        assert info.acceptance.dtype == bool
+    if "acceptance_rate" in info._fields:
+        assert info.acceptance_rate.dtype == bool
     if "step_size" in info._fields:
         sizes = np.asarray(info.step_size)
         assert np.all((sizes > 0) & (sizes <= SAMPLERS[name].step_size))
@@ -225,7 +225,7 @@ def test_an_info_holds_released_quantities_only(name):
 def test_acceptance_says_which_chains_moved(name):
     before, after, info = one_step(name)
     moved = np.any(np.asarray(before.position) != np.asarray(after.position), axis=1)
-    np.testing.assert_array_equal(moved, info.acceptance)
+    np.testing.assert_array_equal(moved, info.acceptance_rate)
 
 
 @each_sampler
@@ -300,7 +300,7 @@ def test_a_nan_log_ratio_is_a_rejection(name):
         after, info = jax.jit(lambda state, noise: kernel.step(jax.random.key(2), state, broken, noise))(
             before, one_step_noise(steps)
         )
-    np.testing.assert_array_equal(info.acceptance, ~bad)
+    np.testing.assert_array_equal(info.acceptance_rate, ~bad)
     np.testing.assert_array_equal(after.position[:3], before.position[:3])
     assert np.all(np.any(np.asarray(after.position != before.position)[3:], axis=1))
     if hasattr(after, "gradient"):
@@ -322,7 +322,7 @@ def test_a_diverged_trajectory_is_a_rejection(name, value):
         after, info = jax.jit(lambda state, noise: kernel.step(jax.random.key(2), state, broken, noise))(
             before, one_step_noise(steps)
         )
-    assert not np.any(info.acceptance)
+    assert not np.any(info.acceptance_rate)
     np.testing.assert_array_equal(after.position, before.position)
     np.testing.assert_array_equal(after.gradient, before.gradient)
 

@@ -46,10 +46,10 @@ LEVEL, CAUGHT = 1e-6, 1e-8
 DPHMC_SETTINGS = {
     "step_size": 0.3,
     "num_leapfrog": 3,
-    "ratio_clip": RATIO_CLIP,
-    "gradient_clip": GRADIENT_CLIP,
-    "ratio_noise": 0.5,
-    "gradient_noise": 0.4,
+    "ratio_bound": RATIO_CLIP,
+    "gradient_clip_norm": GRADIENT_CLIP,
+    "ratio_noise_multiplier": 0.5,
+    "gradient_noise_multiplier": 0.4,
 }
 PRIVATE = {
     **{f"DPHMC-{leapfrog}": DPHMC(**DPHMC_SETTINGS, leapfrog=leapfrog) for leapfrog in dp_hmc.INTEGRATORS},
@@ -137,8 +137,8 @@ def test_nothing_is_clipped_and_the_noise_is_strong():
     assert norms.max() < GRADIENT_CLIP
     assert np.all(ratios < RATIO_CLIP * distance[:, None])
     sampler = PRIVATE["DPHMC-position_first"]
-    assert np.all(2 * GRADIENT_CLIP * sampler.gradient_noise > total.std(axis=0))
-    sd = 2 * sampler.ratio_noise * RATIO_CLIP * distance
+    assert np.all(2 * GRADIENT_CLIP * sampler.gradient_noise_multiplier > total.std(axis=0))
+    sd = 2 * sampler.ratio_noise_multiplier * RATIO_CLIP * distance
     assert 1.0 < np.median(sd) < 2.5
 
 
@@ -276,7 +276,7 @@ def keeping_only_after(kernel, acceptance):
         new, info = kernel.step(key, state, oracle, noise._replace(gradient=noise.gradient[:-1]))
         prior = jax.vmap(jax.grad(SKEWED.unconstrained_log_prior))(new.position)
         fresh = oracle.gradient(new.position, noise.gradient[-1]).value + prior
-        keep = info.acceptance if acceptance else ~info.acceptance
+        keep = info.acceptance_rate if acceptance else ~info.acceptance_rate
         return new._replace(gradient=jnp.where(keep[:, None], new.gradient, fresh)), info
 
     return Kernel(kernel.init, step)

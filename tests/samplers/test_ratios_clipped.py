@@ -59,7 +59,7 @@ def test_seeded_and_noise_free_curators_answer_without_it():
         assert curator.ask(LogRatio(0.1, noise_multiplier=1.0), np.zeros(2), np.ones(2)).clipped is None
 
 
-@pytest.mark.parametrize("sampler", [dpmcmc.HMC(0.02, 3, ratio_clip=1.0), dpmcmc.RWMH(0.1, ratio_clip=1.0)])
+@pytest.mark.parametrize("sampler", [dpmcmc.HMC(0.02, 3, ratio_bound=1.0), dpmcmc.RWMH(0.1, ratio_bound=1.0)])
 def test_a_run_without_noise_reports_it(sampler, tmp_path):
     posterior = dpmcmc.sample(MODEL, DATA, sampler=sampler, num_steps=20, init=START, seed=1)
     clipped = posterior.sample_stats["ratios_clipped"]

@@ -81,7 +81,7 @@ def test_a_row(penalty):
 
 def test_clipped_ratios_are_those_of_the_accepted_moves(penalty):
     cell, row, draws = penalty
-    data, bound = cells.make_problem("banana", SMALL, 0).data, cell.sampler.ratio_clip
+    data, bound = cells.make_problem("banana", SMALL, 0).data, cell.sampler.ratio_bound
 
     def log_likelihood(theta):
         location = np.array([theta[0], theta[1] + 20.0 * theta[0] ** 2])

@@ -87,9 +87,9 @@ def test_another_number_of_records_scales_moves_and_batches(model):
 def test_clipping_settings():
     sampler, steps = settings.make_clipping_sampler("hmc", "banana", 0.05, settings.NUM_RECORDS)
     expected = dpmcmc.HMC(
-        0.01, 100, ratio_clip=0.05, gradient_clip=10.0, leapfrog="momentum_first", jitter="halton_from_zero"
+        0.01, 100, ratio_bound=0.05, gradient_clip_norm=10.0, leapfrog="momentum_first", jitter="halton_from_zero"
     )
     assert (sampler, steps) == (expected, 1000)
     sampler, steps = settings.make_clipping_sampler("rwmh", "gaussian", 5.0, settings.NUM_RECORDS)
-    assert (sampler, steps) == (dpmcmc.RWMH(0.0007, ratio_clip=5.0), 25_000)
+    assert (sampler, steps) == (dpmcmc.RWMH(0.0007, ratio_bound=5.0), 25_000)
     assert all(len(described.bounds) == 9 for described in settings.CLIPPING.values())

@@ -29,8 +29,8 @@ EXAMPLES = (
     "The paper's banana at ε = 4:  `dpmcmc plan --preset paper-banana --num-records 100000 --epsilon 4`\n\n"
     "The same, another sampler:  `dpmcmc plan --preset paper-banana --sampler dp-penalty --num-records 100000 "
     "--epsilon 4`\n\n"
-    "Your own settings:  `dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise 32 --gradient-noise 170 "
-    "--num-records 50000 --epsilon 2 --delta 1e-6`"
+    "Your own settings:  `dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise-multiplier 32 "
+    "--gradient-noise-multiplier 170 --num-records 50000 --epsilon 2 --delta 1e-6`"
 )
 _METROPOLIS, _HMC, _PENALTY = "dp-hmc and dp-penalty", "dp-hmc", "dp-penalty"
 _MINIBATCH = "dp-sgld and dp-sgnht"
@@ -84,17 +84,17 @@ _DIMENSIONS = {Preset.paper_banana: 2, Preset.paper_gaussian: 10}
 _SAMPLERS = {
     SamplerName.dp_hmc: _SamplerKind(
         "DPHMC",
-        ("num_leapfrog", "ratio_noise", "gradient_noise"),
-        {"step_size": 1.0, "ratio_clip": 1.0, "gradient_clip": 1.0, "leapfrog": None},
+        ("num_leapfrog", "ratio_noise_multiplier", "gradient_noise_multiplier"),
+        {"step_size": 1.0, "ratio_bound": 1.0, "gradient_clip_norm": 1.0, "leapfrog": None},
     ),
     SamplerName.dp_penalty: _SamplerKind(
-        "DPPenalty", ("ratio_noise",), {"proposal_scale": 1.0, "ratio_clip": 1.0, "update": None}
+        "DPPenalty", ("ratio_noise_multiplier",), {"proposal_scale": 1.0, "ratio_bound": 1.0, "update": None}
     ),
     SamplerName.dp_sgld: _SamplerKind(
-        "DPSGLD", ("batch_size", "gradient_clip", "step_size"), {"temperature": None, "sampling": None}
+        "DPSGLD", ("batch_size", "gradient_clip_norm", "step_size"), {"temperature": None, "sampling": None}
     ),
     SamplerName.dp_sgnht: _SamplerKind(
-        "DPSGNHT", ("batch_size", "gradient_clip", "step_size", "diffusion"), {"sampling": None}
+        "DPSGNHT", ("batch_size", "gradient_clip_norm", "step_size", "diffusion"), {"sampling": None}
     ),
 }
 
@@ -136,11 +136,11 @@ class RunOptions:
 class SamplerOptions:
     """The settings of all samplers; which of them a sampler has, `_SAMPLERS` knows."""
 
-    ratio_noise: Annotated[
+    ratio_noise_multiplier: Annotated[
         float | None,
         typer.Option(help="τ of the accept test's log-ratio.", show_default=False, rich_help_panel=_METROPOLIS),
     ] = None
-    ratio_clip: Annotated[
+    ratio_bound: Annotated[
         float | None,
         typer.Option(
             help="Clip bound of log-ratios (no effect on the price).", show_default=False, rich_help_panel=_METROPOLIS
@@ -149,7 +149,7 @@ class SamplerOptions:
     num_leapfrog: Annotated[
         int | None, typer.Option(help="Leapfrog steps L.", min=1, show_default=False, rich_help_panel=_HMC)
     ] = None
-    gradient_noise: Annotated[
+    gradient_noise_multiplier: Annotated[
         float | None, typer.Option(help="τ of each gradient.", show_default=False, rich_help_panel=_HMC)
     ] = None
     leapfrog: Annotated[
@@ -172,7 +172,7 @@ class SamplerOptions:
         int | None,
         typer.Option(help="Records in a batch.", min=1, show_default=False, rich_help_panel=_MINIBATCH),
     ] = None
-    gradient_clip: Annotated[
+    gradient_clip_norm: Annotated[
         float | None,
         typer.Option(
             help="Clip norm of a record's gradient (for dp-hmc: no effect on the price).",

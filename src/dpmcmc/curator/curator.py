@@ -110,7 +110,7 @@ class Curator:
                 self._records = placement.place(self._passes.kernel, prepared, self._passes.layout)
                 self._record_shapes = self._records
             else:
-                self._records, self._record_shapes = {}, self._stream.shapes(self._passes)
+                self._records, self._record_shapes = {}, self._stream.shapes(self._passes, prepared)
             self._random = Random(seed)
         self._budget = self._check_budget(budget)
         self._till = Till(self._noise, self._random, self.num_records, model.dimension, exact_arithmetic)
@@ -356,13 +356,13 @@ class Curator:
             self._check_bound(log_ratio)
         return self._passes.oracle(gradient, log_ratio)
 
-    def noise_free_oracle_not_private(self, gradient_clip: float | None, ratio_clip: float | None) -> Binding:
+    def noise_free_oracle_not_private(self, gradient_clip_norm: float | None, ratio_bound: float | None) -> Binding:
         """Return an oracle without noise, for research samplers; None: no clipping. Refused by a private curator."""
         if self.private:
             raise NotPrivateError("a private curator has no noise-free oracle; use noise=NoNoiseNotPrivate()")
         if self._stream is not None:
             raise QueryError("samplers without noise need the records in memory; load the file first")
-        return research.noise_free_oracle(self._passes, gradient_clip, ratio_clip)
+        return research.noise_free_oracle(self._passes, gradient_clip_norm, ratio_bound)
 
     def compile(self, name: Hashable, function: Callable[..., Any], oracle: Binding, *public: Any) -> Program:
         """Compile ``function(oracle, *public)``, or take what was compiled under this name for the same oracle.

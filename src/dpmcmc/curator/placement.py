@@ -86,12 +86,15 @@ def agree_everywhere(mesh: Mesh, tree: Any) -> Any:
     if jax.process_count() == 1:
         return tree
     leaves, structure = jax.tree.flatten(tree)
-    placed = [isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) == mesh.size for leaf in leaves]
-    fresh = replicate(mesh, agree([leaf for leaf, there in zip(leaves, placed, strict=True) if not there]))
-    rest = iter(fresh)
-    return jax.tree.unflatten(
-        structure, [leaf if there else next(rest) for leaf, there in zip(leaves, placed, strict=True)]
-    )
+    # (Shapes to compile with need no agreement.)
+    placed = [isinstance(leaf, jax.ShapeDtypeStruct) or _lies_on(mesh, leaf) for leaf in leaves]
+    rest = iter(replicate(mesh, agree([leaf for leaf, there in zip(leaves, placed, strict=True) if not there])))
+    joined = [leaf if there else next(rest) for leaf, there in zip(leaves, placed, strict=True)]
+    return jax.tree.unflatten(structure, joined)
+
+
+def _lies_on(mesh: Mesh, leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) == mesh.size
 
 
 def agree(tree: Any) -> Any:

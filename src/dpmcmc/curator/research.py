@@ -42,12 +42,12 @@ def counted_ratio_sum(
     return [ratio_sum(ratio, spacing, bound, tile["real"]), jnp.sum(clipped, axis=-1, dtype=jnp.int32)]
 
 
-def noise_free_oracle(passes: Passes, gradient_clip: float | None, ratio_clip: float | None) -> Binding:
+def noise_free_oracle(passes: Passes, gradient_clip_norm: float | None, ratio_bound: float | None) -> Binding:
     """Return an oracle without noise; None: no clipping. It takes noise like the others, and leaves it alone."""
     # Queries whose lattices are used. Their noise is never drawn.
     queries = gradient_query, ratio_query = (
-        None if gradient_clip is None else Gradient(gradient_clip, 1.0),
-        None if ratio_clip is None else LogRatio(ratio_clip, noise_multiplier=1.0),
+        None if gradient_clip_norm is None else Gradient(gradient_clip_norm, 1.0),
+        None if ratio_bound is None else LogRatio(ratio_bound, noise_multiplier=1.0),
     )
     kernel, num_records = passes.kernel, passes.num_records
 
@@ -88,5 +88,5 @@ def noise_free_oracle(passes: Passes, gradient_clip: float | None, ratio_clip: f
 
         return Oracle(gradient, log_ratio, no_batches)
 
-    structure = "noise-free", gradient_clip is None, ratio_clip is None
+    structure = "noise-free", gradient_clip_norm is None, ratio_bound is None
     return Binding(bind, passes.numbers_of(*queries), structure)

@@ -55,10 +55,10 @@ class StreamedRecords:
             raise problem from None
         return first
 
-    def shapes(self, passes: Passes) -> Any:
+    def shapes(self, passes: Passes, first: Any) -> Any:
         """Return shapes and dtypes of a padded chunk."""
         rows = min(self._rows, self._stream.num_records)
-        return structure_of(placement.pad_rows(passes.kernel, self.first(), rows, self._rows))
+        return structure_of(placement.pad_rows(passes.kernel, first, rows, self._rows))
 
     def total(self, passes: Passes, compiled: Any, *arguments: Any) -> NDArray[np.int64]:
         """Return the un-noised integer sums over all chunks. Secret.

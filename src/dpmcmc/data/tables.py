@@ -171,7 +171,7 @@ def _convert(column: Any) -> NDArray[Any] | None:
         array = np.array(column, order="C")
         return _numbers_of_objects(array) if array.dtype.kind in "OUST" else array
     if _is_text(column):
-        entries = column.to_pylist() if hasattr(column, "to_pylist") else list(column)
+        entries = column.to_pylist() if hasattr(column, "to_pylist") else column.to_list()
         return np.array([_number(entry) for entry in entries], np.float64)
     if hasattr(column, "cast") and hasattr(column, "type"):  # PyArrow Array or ChunkedArray
         type_name = str(column.type)

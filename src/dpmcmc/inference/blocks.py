@@ -74,7 +74,7 @@ def compile_run(
     if sampler.private:
         oracle = curator.oracle(queries.gradient, queries.log_ratio)
     else:
-        clips = getattr(sampler, "gradient_clip", None), getattr(sampler, "ratio_clip", None)
+        clips = getattr(sampler, "gradient_clip_norm", None), getattr(sampler, "ratio_bound", None)
         oracle = curator.noise_free_oracle_not_private(*clips)
     # Not the curator: what is kept must hold no records.
     model, num_records = curator.model, curator.num_records

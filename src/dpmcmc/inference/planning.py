@@ -131,8 +131,9 @@ def plan(
     >>> import dpmcmc, math
     >>> n = 100_000
     >>> settings = dpmcmc.DPHMC(
-    ...     step_size=0.006, num_leapfrog=25, ratio_clip=0.1, gradient_clip=0.05,
-    ...     ratio_noise=0.10 * math.sqrt(n), gradient_noise=0.55 * math.sqrt(n), leapfrog="momentum_first",
+    ...     step_size=0.006, num_leapfrog=25, ratio_bound=0.1, gradient_clip_norm=0.05,
+    ...     ratio_noise_multiplier=0.10 * math.sqrt(n), gradient_noise_multiplier=0.55 * math.sqrt(n),
+    ...     leapfrog="momentum_first",
     ... )
     >>> plan = dpmcmc.plan(settings, num_records=n, epsilon=4.0, delta=1e-6, dimension=2, check_records=False)
     >>> plan.total_steps
@@ -301,7 +302,7 @@ def _noise_of_a_step(sampler: Sampler, dimension: int) -> tuple[float, float] | 
         step_size = sampler.step_size * _MEAN_JITTER[sampler.jitter]
         root_trace = math.sqrt(_trace_of_inverse(sampler.mass_matrix, dimension))
         move = step_size * sampler.num_leapfrog * root_trace
-        kick = 2.0 * sampler.gradient_noise * sampler.gradient_clip * step_size
+        kick = 2.0 * sampler.gradient_noise_multiplier * sampler.gradient_clip_norm * step_size
         energy = math.sqrt(sampler.num_leapfrog) * root_trace * kick
     elif isinstance(sampler, DPPenalty):
         scale = np.asarray(sampler.proposal_scale, np.float64)
@@ -316,7 +317,7 @@ def _noise_of_a_step(sampler: Sampler, dimension: int) -> tuple[float, float] | 
         energy = 0.0
     else:
         return None
-    return 2.0 * sampler.ratio_noise * sampler.ratio_clip * move, energy
+    return 2.0 * sampler.ratio_noise_multiplier * sampler.ratio_bound * move, energy
 
 
 def _trace_of_inverse(mass_matrix: Any, dimension: int) -> float:
@@ -342,9 +343,9 @@ def _notes(sampler: Sampler, num_records: int, delta: float, acceptance: float |
             "random would be allowed too; use a delta well below 1/n, such as 0.1/n"
         )
     if acceptance is not None and acceptance < _NOTHING_MOVES:
-        remedy = "ratio_clip × ratio_noise × the length of a move"
+        remedy = "ratio_bound × ratio_noise_multiplier × the length of a move"
         if isinstance(sampler, DPHMC):
-            remedy += ", or gradient_clip × gradient_noise × step_size"
+            remedy += ", or gradient_clip_norm × gradient_noise_multiplier × step_size"
         notes.append(f"the predicted acceptance is {acceptance:.1g}: nothing can move; lower {remedy}")
     return notes
 

@@ -71,7 +71,7 @@ def terminal_progress(name: str, total_steps: int) -> Iterator[Progress]:
 
         def report(steps: int, info: Any, budget: Any) -> None:
             facts = []
-            acceptance = getattr(info, "acceptance", None)
+            acceptance = getattr(info, "acceptance_rate", None)
             if acceptance is not None:
                 facts.append(f"accepted {float(np.mean(acceptance)):.2f}")
             if budget is not None:

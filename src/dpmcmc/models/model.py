@@ -148,6 +148,10 @@ class Model:
         """
         return copy_records(data)
 
+    def quantities(self, records: Any) -> Any:
+        """Return the columns of prepared records that are numbers, not codes: their dtypes decide the precision."""
+        return records
+
     def check(self, records: Records) -> None:
         """Refuse, before any budget is spent, a model whose functions cannot be used with these records.
 

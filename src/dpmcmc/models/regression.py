@@ -212,6 +212,10 @@ class RegressionModel(Model):
             prepared["group"] = _group_codes(records["group"], self.num_groups)
         return prepared, num_records
 
+    def quantities(self, records: Any) -> Any:
+        """Return X and y: groups are codes."""
+        return {name: records[name] for name in ("X", "y")}
+
     def _predict(self, intercept: Any, coefficients: Any, effects: Any, X: Any, group: Any) -> jax.Array:
         X = jnp.asarray(X, coefficients.dtype)
         eta = jnp.matmul(X, coefficients, precision=jax.lax.Precision.HIGHEST)

@@ -6,7 +6,7 @@ classes are JAX pytrees, so that steps of a compiled loop get their slices of it
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 
@@ -33,8 +33,7 @@ class PaidDraws:
         return cls(*children)
 
 
-@jax.tree_util.register_pytree_node_class
-class PaidNoise:
+class PaidNoise(NamedTuple):
     """What a sampler's steps (or its start) were charged for.
 
     Attributes
@@ -47,17 +46,9 @@ class PaidNoise:
         The secret batches of a minibatch sampler, or None.
     """
 
-    def __init__(self, gradient: PaidDraws, log_ratio: PaidDraws, batch: Any = None) -> None:
-        self.gradient, self.log_ratio, self.batch = gradient, log_ratio, batch
-
-    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
-        """Take apart for JAX."""
-        return (self.gradient, self.log_ratio, self.batch), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[Any, ...]) -> Self:
-        """Put together again."""
-        return cls(*children)
+    gradient: Any
+    log_ratio: Any
+    batch: Any = None
 
 
 def unpack(draws: Any) -> Any:

@@ -443,8 +443,6 @@ def _leading_shape(argument: str, arrays: Mapping[str, np.ndarray]) -> tuple[int
 def _stats(
     argument: str, values: Mapping[str, Any], shape: tuple[int, int], privacy: PrivacyStatement
 ) -> dict[str, np.ndarray]:
-    # Samplers still say "acceptance".
-    values = {"acceptance_rate" if name == "acceptance" else name: value for name, value in values.items()}
     allowed = NOISE_FREE_STATS if privacy.mode == NOISE_FREE_MODE and not privacy.private else RELEASED_STATS
     refused = [name for name in values if name not in allowed]
     if refused:

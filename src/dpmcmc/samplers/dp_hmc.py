@@ -60,7 +60,7 @@ class Inputs(NamedTuple):
 class Info(NamedTuple):
     """Released quantities of one step (and, from an oracle without noise only, the fraction of ratios clipped)."""
 
-    acceptance: jax.Array
+    acceptance_rate: jax.Array
     step_size: jax.Array
     ratios_clipped: Any = None
 
@@ -75,11 +75,11 @@ class DPHMC:
         η, the largest step size (before jitter).
     num_leapfrog
         L, leapfrog steps of a trajectory.
-    ratio_clip
+    ratio_bound
         b_l: log-ratios are clipped to b_l‖θ' − θ‖.
-    gradient_clip
+    gradient_clip_norm
         b_g: norm to which each record's gradient is clipped.
-    ratio_noise, gradient_noise
+    ratio_noise_multiplier, gradient_noise_multiplier
         Noise multipliers τ = noise sd / sensitivity. The paper writes them in units of √n: its 0.1 is
         ``0.1 * math.sqrt(n)`` here.
     mass_matrix
@@ -94,10 +94,10 @@ class DPHMC:
 
     step_size: float
     num_leapfrog: int
-    ratio_clip: float
-    gradient_clip: float
-    ratio_noise: float
-    gradient_noise: float
+    ratio_bound: float
+    gradient_clip_norm: float
+    ratio_noise_multiplier: float
+    gradient_noise_multiplier: float
     mass_matrix: Any = None
     leapfrog: Leapfrog = "position_first"
     jitter: Jitter = "halton"
@@ -105,7 +105,14 @@ class DPHMC:
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        convert_positive(self, "step_size", "ratio_clip", "gradient_clip", "ratio_noise", "gradient_noise")
+        convert_positive(
+            self,
+            "step_size",
+            "ratio_bound",
+            "gradient_clip_norm",
+            "ratio_noise_multiplier",
+            "gradient_noise_multiplier",
+        )
         convert_count(self, "num_leapfrog")
         choice("leapfrog", self.leapfrog, tuple(INTEGRATORS))
         choice("jitter", self.jitter, JITTERS)
@@ -114,8 +121,8 @@ class DPHMC:
         """Declare one log-ratio and L or L + 1 gradients a step."""
         per_step, at_start = gradients_per_step(self.leapfrog, self.num_leapfrog)
         return Queries(
-            gradient=Gradient(self.gradient_clip, self.gradient_noise),
-            log_ratio=LogRatio(self.ratio_clip, noise_multiplier=self.ratio_noise),
+            gradient=Gradient(self.gradient_clip_norm, self.gradient_noise_multiplier),
+            log_ratio=LogRatio(self.ratio_bound, noise_multiplier=self.ratio_noise_multiplier),
             gradients_per_step=per_step,
             log_ratios_per_step=1,
             gradients_at_start=at_start,

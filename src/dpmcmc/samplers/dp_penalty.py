@@ -40,7 +40,7 @@ class State(NamedTuple):
 class Info(NamedTuple):
     """Released quantities of one step (and, from an oracle without noise only, the fraction of ratios clipped)."""
 
-    acceptance: jax.Array
+    acceptance_rate: jax.Array
     ratios_clipped: Any = None
 
 
@@ -52,29 +52,31 @@ class DPPenalty:
     ----------
     proposal_scale
         s: sd of the proposal, one number or one for each unconstrained coordinate.
-    ratio_clip
+    ratio_bound
         b: log-ratios are clipped to b‖θ' − θ‖.
-    ratio_noise
+    ratio_noise_multiplier
         Noise multiplier τ (the paper's number times √n).
     update
         "all", "one_component" or "guided".
     """
 
     proposal_scale: Any
-    ratio_clip: float
-    ratio_noise: float
+    ratio_bound: float
+    ratio_noise_multiplier: float
     update: Update = "all"
     name: ClassVar[str] = "DP-penalty"
     private: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        convert_positive(self, "ratio_clip", "ratio_noise")
+        convert_positive(self, "ratio_bound", "ratio_noise_multiplier")
         check_proposal_scale(self.proposal_scale)
         choice("update", self.update, ("all", "one_component", "guided"))
 
     def queries(self, num_records: int) -> Queries:
         """Declare one log-ratio a step."""
-        return Queries(log_ratio=LogRatio(self.ratio_clip, noise_multiplier=self.ratio_noise), log_ratios_per_step=1)
+        return Queries(
+            log_ratio=LogRatio(self.ratio_bound, noise_multiplier=self.ratio_noise_multiplier), log_ratios_per_step=1
+        )
 
     @property
     def structure(self) -> Hashable:

@@ -54,7 +54,7 @@ class DPSGLD:
     ----------
     batch_size
         b, the (expected) size of a batch.
-    gradient_clip
+    gradient_clip_norm
         C: norm to which each record's gradient is clipped.
     step_size
         h.
@@ -65,7 +65,7 @@ class DPSGLD:
     """
 
     batch_size: int
-    gradient_clip: float
+    gradient_clip_norm: float
     step_size: float
     temperature: float = 1.0
     sampling: Sampling = "without_replacement"
@@ -74,13 +74,15 @@ class DPSGLD:
 
     def __post_init__(self) -> None:
         convert_count(self, "batch_size")
-        convert_positive(self, "gradient_clip", "step_size", "temperature")
+        convert_positive(self, "gradient_clip_norm", "step_size", "temperature")
         choice("sampling", self.sampling, ("without_replacement", "poisson"))
 
     def queries(self, num_records: int) -> Queries:
         """Declare one batch gradient a step, with the noise that the dynamics need."""
         noise_sd = math.sqrt(2.0 * self.step_size * self.temperature) * self.batch_size / (self.step_size * num_records)
-        gradient = BatchGradient(self.gradient_clip, noise_sd / self.gradient_clip, self.batch_size, self.sampling)
+        gradient = BatchGradient(
+            self.gradient_clip_norm, noise_sd / self.gradient_clip_norm, self.batch_size, self.sampling
+        )
         return Queries(gradient=gradient, gradients_per_step=1)
 
     @property

@@ -56,7 +56,7 @@ class DPSGNHT:
     ----------
     batch_size
         b, the (expected) size of a batch.
-    gradient_clip
+    gradient_clip_norm
         C: norm to which each record's gradient is clipped.
     step_size
         h.
@@ -67,7 +67,7 @@ class DPSGNHT:
     """
 
     batch_size: int
-    gradient_clip: float
+    gradient_clip_norm: float
     step_size: float
     diffusion: float
     sampling: Sampling = "without_replacement"
@@ -76,13 +76,15 @@ class DPSGNHT:
 
     def __post_init__(self) -> None:
         convert_count(self, "batch_size")
-        convert_positive(self, "gradient_clip", "step_size", "diffusion")
+        convert_positive(self, "gradient_clip_norm", "step_size", "diffusion")
         choice("sampling", self.sampling, ("without_replacement", "poisson"))
 
     def queries(self, num_records: int) -> Queries:
         """Declare one batch gradient a step, with the noise that the dynamics need."""
         noise_sd = math.sqrt(2.0 * self.diffusion * self.step_size) * self.batch_size / (self.step_size * num_records)
-        gradient = BatchGradient(self.gradient_clip, noise_sd / self.gradient_clip, self.batch_size, self.sampling)
+        gradient = BatchGradient(
+            self.gradient_clip_norm, noise_sd / self.gradient_clip_norm, self.batch_size, self.sampling
+        )
         return Queries(gradient=gradient, gradients_per_step=1)
 
     @property

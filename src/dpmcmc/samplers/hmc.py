@@ -25,14 +25,14 @@ class HMC:
     ----------
     step_size, num_leapfrog, mass_matrix, leapfrog, jitter
         As for :class:`~dpmcmc.samplers.dp_hmc.DPHMC`.
-    ratio_clip, gradient_clip
+    ratio_bound, gradient_clip_norm
         Clip bounds b_l and b_g of DP-HMC, or None for no clipping.
     """
 
     step_size: float
     num_leapfrog: int
-    ratio_clip: float | None = None
-    gradient_clip: float | None = None
+    ratio_bound: float | None = None
+    gradient_clip_norm: float | None = None
     mass_matrix: Any = None
     leapfrog: Leapfrog = "momentum_first"
     jitter: Jitter = None
@@ -40,7 +40,7 @@ class HMC:
     private: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        convert_positive(self, "step_size", "ratio_clip", "gradient_clip")
+        convert_positive(self, "step_size", "ratio_bound", "gradient_clip_norm")
         convert_count(self, "num_leapfrog")
         choice("leapfrog", self.leapfrog, tuple(INTEGRATORS))
         choice("jitter", self.jitter, JITTERS)

@@ -26,19 +26,19 @@ class RWMH:
     ----------
     proposal_scale, update
         As for :class:`~dpmcmc.samplers.dp_penalty.DPPenalty`.
-    ratio_clip
+    ratio_bound
         Clip bound b, or None for no clipping.
     """
 
     proposal_scale: Any
-    ratio_clip: float | None = None
+    ratio_bound: float | None = None
     update: Update = "all"
     name: ClassVar[str] = "RWMH"
     private: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_proposal_scale(self.proposal_scale)
-        convert_positive(self, "ratio_clip")
+        convert_positive(self, "ratio_bound")
         choice("update", self.update, ("all", "one_component", "guided"))
 
     def queries(self, num_records: int) -> Queries:
