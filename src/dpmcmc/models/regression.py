@@ -289,13 +289,13 @@ class LinearRegression(RegressionModel):
         eta, y, extra = _as_floats(eta, y, extra)
         z = (y - eta) * jnp.exp(-extra)
         log_p: jax.Array = -0.5 * z**2 - extra - 0.5 * math.log(2 * math.pi)
-        return log_p * _one_or_nan(eta, y)
+        return log_p * one_or_nan(eta, y)
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η = z/σ and ∂/∂s = z² - 1."""
         eta, y, extra = _as_floats(eta, y, extra)
         z = (y - eta) * jnp.exp(-extra)
-        validity = _one_or_nan(eta, y)
+        validity = one_or_nan(eta, y)
         return z * jnp.exp(-extra) * validity, (z**2 - 1) * validity
 
 
@@ -313,13 +313,13 @@ class LogisticRegression(RegressionModel):
     def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
         """Elementwise -softplus(-tη); see the base class for the arguments."""
         eta, y, _ = _as_floats(eta, y, None)
-        return -jax.nn.softplus(-(2 * y - 1) * eta) * _one_or_nan(eta, y, _is_zero_or_one(y))
+        return -jax.nn.softplus(-(2 * y - 1) * eta) * one_or_nan(eta, y, _is_zero_or_one(y))
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η = t · sigmoid(-tη), which keeps its relative accuracy in the tails, unlike y - sigmoid(η)."""
         eta, y, _ = _as_floats(eta, y, None)
         sign = 2 * y - 1
-        return sign * jax.nn.sigmoid(-sign * eta) * _one_or_nan(eta, y, _is_zero_or_one(y)), None
+        return sign * jax.nn.sigmoid(-sign * eta) * one_or_nan(eta, y, _is_zero_or_one(y)), None
 
 
 class PoissonRegression(RegressionModel):
@@ -337,12 +337,12 @@ class PoissonRegression(RegressionModel):
         """Elementwise yη - exp η - log y!; see the base class for the arguments."""
         eta, y, _ = _as_floats(eta, y, None)
         log_p: jax.Array = y * eta - jnp.exp(eta) - gammaln(y + 1)
-        return log_p * _one_or_nan(eta, y, _is_count(y))
+        return log_p * one_or_nan(eta, y, _is_count(y))
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η = y - exp η."""
         eta, y, _ = _as_floats(eta, y, None)
-        return (y - jnp.exp(eta)) * _one_or_nan(eta, y, _is_count(y)), None
+        return (y - jnp.exp(eta)) * one_or_nan(eta, y, _is_count(y)), None
 
 
 class NegativeBinomialRegression(RegressionModel):
@@ -373,13 +373,13 @@ class NegativeBinomialRegression(RegressionModel):
         log_p: jax.Array = (
             _log_gamma_difference(r, y) - gammaln(y + 1) - r * jax.nn.softplus(t) - y * jax.nn.softplus(-t)
         )
-        return log_p * _one_or_nan(eta, y, _is_count(y))
+        return log_p * one_or_nan(eta, y, _is_count(y))
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η and ∂/∂s; see the class for the formulas."""
         eta, y, extra = _as_floats(eta, y, extra)
         r, t = jnp.exp(-extra), eta + extra
-        validity = _one_or_nan(eta, y, _is_count(y))
+        validity = one_or_nan(eta, y, _is_count(y))
         residual = y * jax.nn.sigmoid(-t) - r * jax.nn.sigmoid(t)
         extra_score = -r * _digamma_difference(r, y) + r * jax.nn.softplus(t) + residual
         return residual * validity, extra_score * validity
@@ -416,7 +416,7 @@ def _as_floats(eta: Any, y: Any, extra: Any) -> tuple[jax.Array, jax.Array, Any]
     return eta, jnp.asarray(y).astype(eta.dtype), None if extra is None else jnp.asarray(extra, eta.dtype)
 
 
-def _one_or_nan(eta: jax.Array, y: jax.Array, possible: Any = True) -> jax.Array:
+def one_or_nan(eta: jax.Array, y: jax.Array, possible: Any = True) -> jax.Array:
     """1 for a possible record and NaN for any other, to multiply with: its derivative is then NaN as well."""
     return jnp.where(possible & jnp.isfinite(eta) & jnp.isfinite(y), 1.0, jnp.nan).astype(eta.dtype)
 
