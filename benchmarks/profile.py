@@ -78,11 +78,11 @@ def parts_of_a_gradient(num_chains: int) -> dict[str, float]:
         ExactNoise().draw(2**40, (10 * num_chains, DIMENSION))
         noise_ms = 1e3 * (time.perf_counter() - start)
         return {
-            "cut the tiles out": over_tiles(lambda tile, theta: first(theta + tile["rows"]["X"][0, 0]), False),
+            "cut the tiles out": over_tiles(lambda tile, theta: first(theta + tile.rows["X"][0, 0]), False),
             "+ linear predictors": over_tiles(lambda tile, theta: bits(kernel._predict(tile, theta)[0]), False),
             "+ residuals": over_tiles(lambda tile, theta: bits(kernel._residuals(tile, theta)[0]), False),
             "cut the tiles out, and the integer grid": over_tiles(
-                lambda tile, theta: first(theta + tile["grid"][0, 0]), True
+                lambda tile, theta: first(theta + tile.grid.grid[0, 0]), True
             ),
             "whole gradient": _median_ms(lambda: gradient(records, theta, noise)),
             "whole log-ratio": _median_ms(lambda: ratio(records, theta, theta + 1e-3, noise[:, 0])),

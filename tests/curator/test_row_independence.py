@@ -20,6 +20,7 @@ import dpmcmc
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.curator.kernels import AutodiffKernel, has_closed_form
 from dpmcmc.curator.placement import COMPILER_OPTIONS
+from dpmcmc.curator.tiles import Tile
 from dpmcmc.errors import ModelError
 from dpmcmc.models import allowed
 
@@ -342,10 +343,8 @@ def rows_of_all(kernel, mapped):
     """Compile log-likelihoods and scores of every row of a few tiles, as the curator's loops do."""
 
     def one_tile(rows):
-        tile = {"rows": rows, "real": jnp.ones(ROWS, bool), "here": jnp.asarray(True)}
-        by_kind = [
-            tile if mapped else kernel.load({**kernel.cut(tile), "here": tile["here"]}, g) for g in (False, True)
-        ]
+        tile = Tile(jnp.ones(ROWS, bool), rows=rows, here=jnp.asarray(True))
+        by_kind = [tile if mapped else kernel.load(kernel.cut(tile)._replace(here=tile.here), g) for g in (False, True)]
         theta = jnp.asarray(THETA)
         return jnp.stack([kernel.log_likelihood(by_kind[0], theta), *kernel.scores(by_kind[1], theta)])
 

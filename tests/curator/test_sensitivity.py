@@ -144,7 +144,7 @@ def _careless_clip(compute, spacing, bound, tile):
     factor = jnp.minimum(1.0, spacing * bound / norm)
     rounded = [jnp.rint(vector * factor / spacing) for vector in vectors]
     # A plain cast of NaN gives the lowest integer.
-    return [jnp.where(jnp.isnan(x), -(2**31), x).astype(jnp.int64) * tile["real"] for x in rounded]
+    return [jnp.where(jnp.isnan(x), -(2**31), x).astype(jnp.int64) * tile.real for x in rounded]
 
 
 @pytest.mark.parametrize("breaks", ["nan", "length"])

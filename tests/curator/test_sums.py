@@ -14,6 +14,7 @@ import pytest
 from dpmcmc.curator import Curator, NoNoiseNotPrivate, integers
 from dpmcmc.curator import arithmetic as curator_module
 from dpmcmc.curator.placement import COMPILER_OPTIONS, largest_tile
+from dpmcmc.curator.tiles import Tile
 from dpmcmc.queries import ClipCount, Gradient, LogRatio, NormQuantile, PaidDraws, ScoreMoments
 from tests.curator.cases import (
     CASES,
@@ -232,7 +233,7 @@ def test_the_bound_is_enforced_on_the_integers(monkeypatch):
 
     monkeypatch.setattr(integers, "_UNIT_ROUNDOFF", {"float32": 0.0, "float64": 0.0})
     generator = np.random.default_rng(0)
-    tile = {"real": jnp.ones(20_000, dtype=bool), "here": jnp.asarray(True)}
+    tile = Tile(jnp.ones(20_000, dtype=bool), here=jnp.asarray(True))
     for precision, bound in (("float32", 2.0**6), ("float32", 2.0**20), ("float64", 2.0**6), ("float64", 2.0**40)):
         with jax.enable_x64(True):
             vectors = list(jnp.asarray(generator.normal(size=(7, 20_000)) * 100, precision))

@@ -20,6 +20,7 @@ from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.curator.batches import Batch, draw_rows, draw_sizes
 from dpmcmc.curator.integers import clip_to_lattice, ratio_sum
 from dpmcmc.curator.placement import COMPILER_OPTIONS
+from dpmcmc.curator.tiles import Tile
 from dpmcmc.queries import BatchGradient, Gradient, LogRatio, NotPrivateRelease, Oracle, PaidDraws, PaidNoise, Queries
 
 ALPHA = 2.5
@@ -183,7 +184,7 @@ def direct_oracle(
 
     def on_lattice(each, spacing, bound):
         columns = [each[..., j] for j in range(dimension)]
-        tile = {"real": real, "here": num_records > 0}
+        tile = Tile(real, here=num_records > 0)
         return jnp.stack(clip_to_lattice(lambda: columns, jnp.asarray(spacing), jnp.asarray(float(bound)), tile), -1)
 
     def answer_gradient(theta, noise):

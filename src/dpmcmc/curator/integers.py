@@ -119,9 +119,9 @@ def clip_to_lattice(
         factor = target / jnp.sqrt(jnp.where(squares < jnp.inf, longer, jnp.inf))
         return [to_whole(jnp.where(factor > 0.0, coordinate * factor, 0.0)) for coordinate in scaled]
 
-    rounded = stored(clipped, tile["here"])
+    rounded = stored(clipped, tile.here)
     squares = sum_of_squares([float_of(coordinate) for coordinate in rounded])
-    counts = tile["real"] & (squares <= bound * bound * (1.0 - margin(len(rounded), precision)))
+    counts = tile.real & (squares <= bound * bound * (1.0 - margin(len(rounded), precision)))
     return [jnp.where(counts, integer_of(coordinate), 0) for coordinate in rounded]
 
 

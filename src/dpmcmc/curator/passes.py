@@ -24,6 +24,7 @@ from dpmcmc.errors import QueryError
 from dpmcmc.models import Model, RegressionModel, allowed
 from dpmcmc.models.model import trace_prior
 from dpmcmc.queries import AnyRelease, BatchGradient, Gradient, LogRatio, NotPrivateRelease, Oracle, Query, Release
+from dpmcmc.queries.base import Noise, Question
 from dpmcmc.queries.paid import PaidDraws, unpack
 from dpmcmc.queries.release import noised
 
@@ -170,10 +171,11 @@ class Passes:
     # ------------------------------------------------------------------ noised: what may leave
 
     def answer(
-        self, query: Query, theta: Any, proposal: Any, noise: list[Any], total: Callable[..., Any], public: Any
+        self, query: Query, theta: Any, proposal: Any, noise: Noise, total: Callable[..., Any], public: Any
     ) -> AnyRelease:
         """Release a query. Serves the host (``total`` runs compiled) and compiled code (it is traced)."""
-        value, noise_sd, mu = query.release(total, theta, proposal, noise, public, self.num_records)
+        question = Question(theta, proposal, public, self.num_records)
+        value, noise_sd, mu = query.release(total, question, noise)
         release_type = Release if self.private else NotPrivateRelease
         return release_type(value, jax.tree.map(lambda leaf: leaf * self.multiplier, noise_sd), mu)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpmcmc.curator.batches import Batch, draw_rows
 from dpmcmc.curator.kernels import TileKernel, join
-from dpmcmc.curator.tiles import stored
+from dpmcmc.curator.tiles import Tile, stored
 from dpmcmc.errors import QueryError
 from dpmcmc.queries.lattice import MAX_TILE_ROWS
 
@@ -169,8 +169,8 @@ def pad_rows(kernel: TileKernel, records: Any, count: int, padded: int) -> Any:
         whole[:count] = array
         return whole
 
-    tree = jax.tree.map(pad, {"rows": records, **kernel.prepare(records)})
-    return {**tree, "real": np.arange(padded) < count}
+    tile = Tile(real=None, rows=records, **kernel.prepare(records))
+    return jax.tree.map(pad, tile)._replace(real=np.arange(padded) < count)
 
 
 def place(kernel: TileKernel, records: Any, layout: Layout) -> Any:
@@ -209,11 +209,11 @@ def sum_over_tiles(
         def cut() -> Any:
             return kernel.cut(jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, place * rows, rows), local))
 
-        tile = stored(cut, here) if kernel.stores_tiles or "rows" in local else cut()
-        return kernel.load({**tile, "here": here}, gradient)
+        tile = stored(cut, here) if kernel.stores_tiles or local.rows is not None else cut()
+        return kernel.load(tile._replace(here=here), gradient)
 
     def on_one_device(local: Any, *public: jax.Array) -> jax.Array:
-        num_tiles = len(local["real"]) // rows
+        num_tiles = len(local.real) // rows
         local = kernel.needs(local, gradient)
 
         def add_tile(place: jax.Array, carry: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
@@ -261,7 +261,7 @@ def sum_over_batches(
             def cut() -> Any:
                 return kernel.cut(jax.tree.map(lambda column: column[looked_up], kernel.needs_for_batches(local)))
 
-            tile = {**stored(cut, always), "real": chosen & here, "here": always}
+            tile = stored(cut, always)._replace(real=chosen & here, here=always)
             tile = kernel.load(tile, True)
             return join(batch_sum(tile, theta[None]))[0]
 

@@ -22,24 +22,24 @@ from dpmcmc.queries import AnyRelease, Gradient, LogRatio, NotPrivateRelease, Or
 def plain_gradient_sum(kernel: TileKernel, tile: Tile, theta: jax.Array) -> Any:
     """Σ score, neither clipped nor on a lattice: for noise-free research runs only."""
     scores = kernel.scores(tile, theta)
-    counts = all_finite(scores) & tile["real"]
+    counts = all_finite(scores) & tile.real
     return [row_sums(jnp.where(counts, score, 0.0).astype(jnp.float64)) for score in scores]
 
 
 def plain_ratio_sum(kernel: TileKernel, tile: Tile, theta: jax.Array, proposal: jax.Array) -> Any:
     """Σ log-ratio, neither clipped nor on a lattice: for noise-free research runs only."""
     ratio = kernel.log_ratios(tile, theta, proposal)
-    return row_sums(jnp.where(tile["real"] & jnp.isfinite(ratio), ratio, 0.0).astype(jnp.float64))
+    return row_sums(jnp.where(tile.real & jnp.isfinite(ratio), ratio, 0.0).astype(jnp.float64))
 
 
 def counted_ratio_sum(
     kernel: TileKernel, tile: Tile, theta: jax.Array, proposal: jax.Array, spacing: jax.Array, bound: jax.Array
 ) -> list[jax.Array]:
     """:func:`ratio_sum`, and how many were clipped: two parts, the second of which makes it not private."""
-    ratio = stored(lambda: kernel.log_ratios(tile, theta, proposal), tile["here"])
+    ratio = stored(lambda: kernel.log_ratios(tile, theta, proposal), tile.here)
     largest = (spacing * bound).astype(ratio.dtype)[:, None]
-    clipped = tile["real"] & (jnp.abs(ratio) > largest) & (jnp.abs(ratio) < jnp.inf)
-    return [ratio_sum(ratio, spacing, bound, tile["real"]), jnp.sum(clipped, axis=-1, dtype=jnp.int32)]
+    clipped = tile.real & (jnp.abs(ratio) > largest) & (jnp.abs(ratio) < jnp.inf)
+    return [ratio_sum(ratio, spacing, bound, tile.real), jnp.sum(clipped, axis=-1, dtype=jnp.int32)]
 
 
 def noise_free_oracle(passes: Passes, gradient_clip_norm: float | None, ratio_bound: float | None) -> Binding:

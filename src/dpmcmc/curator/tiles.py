@@ -3,17 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-# {"rows": the model's records, "real": which rows are records (the rest is padding), "here": true, and what a kernel's
-# prepare adds}
-Tile = dict[str, Any]
+
+class Design(NamedTuple):
+    """Of each row of a regression: the unit of its grid, and the norm of the row on it (NaN: no use)."""
+
+    unit: Any
+    norm: Any
 
 
-def stored(fresh: Callable[[], Any], here: jax.Array) -> Any:
+class Grid(NamedTuple):
+    """The design rows of a tile as whole numbers, and their constants."""
+
+    one: jax.Array
+    grid: jax.Array
+
+
+class Stages(NamedTuple):
+    """What a model computes of the record alone, a column for each number: for gradients and for log-likelihoods."""
+
+    for_gradient: Any
+    for_value: Any
+
+
+class Tile(NamedTuple):
+    """Some rows of the records (or all of them, as they are placed): what a kernel needs of them is filled in.
+
+    Attributes
+    ----------
+    real
+        Which rows are records; the rest is padding.
+    rows
+        The model's records.
+    design, stages
+        What a kernel's ``prepare`` computed of each row.
+    here
+        True; the compiler cannot know (see :func:`stored`).
+    columns, staged
+        Rows cut into columns, and what an unpacked program computed of them.
+    grid
+        The design rows of a regression.
+    """
+
+    real: Any
+    rows: Any = None
+    design: Design | None = None
+    stages: Stages | None = None
+    here: jax.Array | None = None
+    columns: list[list[jax.Array]] | None = None
+    staged: list[jax.Array] | None = None
+    grid: Grid | None = None
+
+
+def stored(fresh: Callable[[], Any], here: jax.Array | None) -> Any:
     """Return ``fresh()``, computed once and stored before anything uses it. ``here`` is true; the compiler cannot know.
 
     The compiler likes to compute a value again wherever it is used, and may round it differently there. What a

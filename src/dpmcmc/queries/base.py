@@ -11,11 +11,36 @@ from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
+import numpy as np
+from numpy.typing import NDArray
 
 from dpmcmc.queries.lattice import Lattice
 
 # total(query, theta, proposal, *public) -> the un-noised integers, which only the curator can compute
 Total = Callable[..., Any]
+
+
+# One array of integers for each lattice of a query: chains × numbers.
+Noise = Sequence[jax.Array | NDArray[np.int64]]
+
+
+class Question(NamedTuple):
+    """A query at some parameters, for all chains: what is public about it.
+
+    Attributes
+    ----------
+    theta, proposal
+        Parameters, chains × dimension; the other end of a log-ratio, or None.
+    public
+        What the query's own ``public`` returned.
+    num_records
+        n.
+    """
+
+    theta: Any
+    proposal: Any
+    public: Any
+    num_records: int
 
 
 class Answer(NamedTuple):
@@ -105,8 +130,6 @@ class Query:
         """Return the function ``(tile, theta, [proposal,] *public) -> integers`` that sums one tile."""
         raise NotImplementedError
 
-    def release(
-        self, total: Total, theta: Any, proposal: Any, noise: list[Any], public: Any, num_records: int
-    ) -> Answer:
+    def release(self, total: Total, question: Question, noise: Noise) -> Answer:
         """Add noise to the sums. Serves the host and compiled code alike."""
         raise NotImplementedError

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmcmc.checks import choice, convert_positive
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Query, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
 from dpmcmc.queries.quantile import Magnitude
 from dpmcmc.queries.release import noised
@@ -66,11 +66,11 @@ class ClipCount(Query):
 
         return count
 
-    def release(
-        self, total: Total, theta: Any, proposal: Any, noise: list[Any], public: Any, num_records: int
-    ) -> Answer:
+    def release(self, total: Total, question: Question, noise: Noise) -> Answer:
         """Count plus noise."""
-        return _noised_count(self, total(self, theta, proposal, self.threshold), noise, num_records)
+        return _noised_count(
+            self, total(self, question.theta, question.proposal, self.threshold), noise, question.num_records
+        )
 
 
 @dataclass(frozen=True)
@@ -107,18 +107,16 @@ class InvalidCount(Query):
         """Count the records without a finite log-likelihood."""
 
         def invalid(tile: Any, theta: jax.Array) -> jax.Array:
-            return jnp.sum(tile["real"] & ~jnp.isfinite(kernel.log_likelihood(tile, theta)), axis=-1)
+            return jnp.sum(tile.real & ~jnp.isfinite(kernel.log_likelihood(tile, theta)), axis=-1)
 
         return invalid
 
-    def release(
-        self, total: Total, theta: Any, proposal: Any, noise: list[Any], public: Any, num_records: int
-    ) -> Answer:
+    def release(self, total: Total, question: Question, noise: Noise) -> Answer:
         """Count plus noise."""
-        return _noised_count(self, total(self, theta, None), noise, num_records)
+        return _noised_count(self, total(self, question.theta, None), noise, question.num_records)
 
 
-def _noised_count(query: ClipCount | InvalidCount, counts: Any, noise: list[Any], num_records: int) -> Answer:
+def _noised_count(query: ClipCount | InvalidCount, counts: Any, noise: Noise, num_records: int) -> Answer:
     lattice, chains = query.lattice(num_records, 1), len(counts)
     value = noised(counts * lattice.bound, noise[0][:, 0]) / lattice.bound
     return Answer(value, np.full(chains, lattice.noise_scale / lattice.bound), np.full(chains, query.mu))

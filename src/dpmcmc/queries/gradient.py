@@ -10,7 +10,7 @@ import numpy as np
 
 from dpmcmc.checks import convert_positive
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Query, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
 from dpmcmc.queries.lattice import Lattice, chosen_bits, scaled_noise
 from dpmcmc.queries.release import noised
 
@@ -79,9 +79,11 @@ class Gradient(Query):
         """Sum the clipped gradients."""
         return kernel.gradient_sum
 
-    def release(
-        self, total: Total, theta: Any, proposal: Any, noise: list[Any], public: Any, num_records: int
-    ) -> Answer:
+    def release(self, total: Total, question: Question, noise: Noise) -> Answer:
         """γ × (integers + noise)."""
-        value = public.spacing * noised(total(self, theta, None, public.spacing, public.bound), noise[0])
-        return Answer(value, public.noise_sd * np.ones(len(theta)), np.full(len(theta), self.mu))
+        value = question.public.spacing * noised(
+            total(self, question.theta, None, question.public.spacing, question.public.bound), noise[0]
+        )
+        return Answer(
+            value, question.public.noise_sd * np.ones(len(question.theta)), np.full(len(question.theta), self.mu)
+        )

@@ -14,7 +14,7 @@ import numpy as np
 from dpmcmc.checks import convert_positive
 from dpmcmc.errors import QueryError
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Query, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
 from dpmcmc.queries.lattice import Lattice, chosen_bits, lattice_bits, scaled_noise
 from dpmcmc.queries.release import noised
 
@@ -167,9 +167,9 @@ class LogRatio(Query):
         """Sum the clipped log-ratios."""
         return kernel.ratio_sum
 
-    def release(
-        self, total: Total, theta: Any, proposal: Any, noise: list[Any], public: Any, num_records: int
-    ) -> Answer:
+    def release(self, total: Total, question: Question, noise: Noise) -> Answer:
         """γ × (integers + noise)."""
-        secret = total(self, theta, proposal, public.spacing, public.bound)
-        return Answer(public.spacing * noised(secret, noise[0][:, 0]), public.noise_sd, public.mu)
+        secret = total(self, question.theta, question.proposal, question.public.spacing, question.public.bound)
+        return Answer(
+            question.public.spacing * noised(secret, noise[0][:, 0]), question.public.noise_sd, question.public.mu
+        )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpmcmc.checks import convert_positive
 from dpmcmc.privacy.exact import rounded_up
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Query, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
 from dpmcmc.queries.gradient import Gradient
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
 from dpmcmc.queries.release import noised
@@ -113,16 +113,14 @@ class ScoreMoments(Query):
 
         return second_moment
 
-    def release(
-        self, total: Total, theta: Any, proposal: Any, noise: list[Any], public: Any, num_records: int
-    ) -> Answer:
+    def release(self, total: Total, question: Question, noise: Noise) -> Answer:
         """Release the sum first, and centre the scores by what was released."""
-        chains, dimension = np.shape(theta)
-        first = self.sum_query.release(total, theta, None, noise[2:], public, num_records)
-        bound = 2.0 ** self.vector_bits(num_records)
+        chains, dimension = np.shape(question.theta)
+        first = self.sum_query.release(total, question, noise[2:])
+        bound = 2.0 ** self.vector_bits(question.num_records)
         spacing = self.l2_clip_norm / bound
-        matrix = total(self, theta, None, first.value / num_records, spacing, bound)
-        scales = [lattice.noise_scale for lattice in self.lattices(num_records, dimension)[:2]]
+        matrix = total(self, question.theta, None, first.value / question.num_records, spacing, bound)
+        scales = [lattice.noise_scale for lattice in self.lattices(question.num_records, dimension)[:2]]
         noise_sd = spacing**2 * np.where(np.eye(dimension, dtype=bool), *scales)
         return Answer(
             Moments(first.value, spacing**2 * add_symmetric(matrix, noise[0], noise[1])),

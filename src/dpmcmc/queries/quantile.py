@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpmcmc.checks import choice, convert_positive
 from dpmcmc.errors import QueryError
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Query, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
 from dpmcmc.queries.release import noised
 
@@ -107,14 +107,14 @@ class NormQuantile(Query):
 
         return histogram
 
-    def release(
-        self, total: Total, theta: Any, proposal: Any, noise: list[Any], public: Any, num_records: int
-    ) -> Answer:
+    def release(self, total: Total, question: Question, noise: Noise) -> Answer:
         """Read the quantile off the noisy histogram."""
-        chains, edges = len(theta), np.asarray(self.edges)
-        lattice = self.lattice(num_records, np.shape(theta)[-1])
-        histogram = noised(total(self, theta, proposal, edges) * lattice.bound, noise[0]) / lattice.bound
-        estimate = read_quantile(histogram, edges, self.quantile * num_records)
+        chains, edges = len(question.theta), np.asarray(self.edges)
+        lattice = self.lattice(question.num_records, np.shape(question.theta)[-1])
+        histogram = (
+            noised(total(self, question.theta, question.proposal, edges) * lattice.bound, noise[0]) / lattice.bound
+        )
+        estimate = read_quantile(histogram, edges, self.quantile * question.num_records)
         value = Quantile(estimate, histogram, np.broadcast_to(edges, (chains, len(edges))))
         sd = np.full(chains, lattice.noise_scale / lattice.bound)
         return Answer(value, sd, np.full(chains, self.mu))

@@ -22,7 +22,7 @@ from dpmcmc.curator.integers import (
 )
 from dpmcmc.curator.kernels.base import TileKernel, arithmetic_of, power_of_two
 from dpmcmc.curator.kernels.unpacked import Unpacked, columns_of, unpack
-from dpmcmc.curator.tiles import Tile, stored
+from dpmcmc.curator.tiles import Stages, Tile, stored
 from dpmcmc.models import Model, allowed
 
 # Rows of a slice in which what depends on the records alone is computed.
@@ -46,38 +46,40 @@ class AutodiffKernel(TileKernel):
         self._unpacked_gradient = unpack(self._gradient, *structure)
         # Slices of vectors are as good as vectors.
         self.stores_tiles = self._unpacked_gradient is None or self._unpacked_value is None
-        self._stages = {}
+        self._stages: tuple[Callable[[Any], list[jax.Array]], ...] | None = None
         if self._unpacked_gradient is not None and self._unpacked_value is not None:
-            programs = {"for_gradient": self._unpacked_gradient, "for_value": self._unpacked_value}
-            self._stages = {name: _compiled_stage(program) for name, program in programs.items()}
+            self._stages = (_compiled_stage(self._unpacked_gradient), _compiled_stage(self._unpacked_value))
 
-    def prepare(self, records: Any) -> dict[str, Any]:
+    def prepare(self, records: Any) -> dict[str, Stages]:
         """Run the record's stage of the unpacked programs: a column for each number that it hands on."""
-        return {name: stage_columns(stage, records) for name, stage in self._stages.items()}
+        if self._stages is None:
+            return {}
+        return {"stages": Stages(*(stage_columns(stage, records) for stage in self._stages))}
 
     def needs(self, records: Tile, gradient: bool) -> Tile:
         """Take the prepared columns if there are any, else the rows."""
-        columns = records.get("for_gradient" if gradient else "for_value")
-        return {"real": records["real"], **({"rows": records["rows"]} if columns is None else {"staged": columns})}
+        if records.stages is None:
+            return Tile(records.real, rows=records.rows)
+        return Tile(records.real, staged=records.stages.for_gradient if gradient else records.stages.for_value)
 
     def needs_for_batches(self, records: Tile) -> Tile:
         """Take the rows: looking up prepared columns would take longer than computing them again."""
-        return {"real": records["real"], "rows": records["rows"]}
+        return Tile(records.real, rows=records.rows)
 
     def cut(self, tile: Tile) -> Tile:
         """Cut rows into columns."""
         if self._unpacked_gradient is None or self._unpacked_value is None:
             return tile
-        if "staged" in tile:
-            return {"real": tile["real"], "staged": [column[None] for column in tile["staged"]]}
-        return {"real": tile["real"], "columns": columns_of(tile["rows"])}
+        if tile.staged is not None:
+            return Tile(tile.real, staged=[column[None] for column in tile.staged])
+        return Tile(tile.real, columns=columns_of(tile.rows))
 
     def load(self, tile: Tile, gradient: bool) -> Tile:
         """Run the record's stage of the unpacked program, unless that was done before."""
-        program = self._unpacked_gradient if gradient else self._unpacked_value
-        if program is None or "columns" not in tile:
+        program, columns = self._unpacked_gradient if gradient else self._unpacked_value, tile.columns
+        if program is None or columns is None:
             return tile
-        return {**tile, "staged": stored(lambda: program.stage(tile["columns"]), tile["here"])}
+        return tile._replace(staged=stored(lambda: program.stage(columns), tile.here))
 
     def tile_rows(self, num_chains: int) -> int:
         """Aim at 2^18 numbers an operation (as measured), or at gradients of 2 MiB where they are not unpacked."""
@@ -88,22 +90,22 @@ class AutodiffKernel(TileKernel):
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Map the model's record log-likelihood."""
         theta = theta.astype(self.precision)
-        if self._unpacked_value is not None and "staged" in tile:
-            value = self._unpacked_value.finish(theta, tile["staged"]).item()
-            return jnp.broadcast_to(value, (len(theta), tile["real"].size)).astype(self.precision)
+        if self._unpacked_value is not None and tile.staged is not None:
+            value = self._unpacked_value.finish(theta, tile.staged).item()
+            return jnp.broadcast_to(value, (len(theta), tile.real.size)).astype(self.precision)
         over_rows = jax.vmap(self._value, in_axes=(None, 0))
-        values: jax.Array = jax.vmap(over_rows, in_axes=(0, None))(theta, tile["rows"])
+        values: jax.Array = jax.vmap(over_rows, in_axes=(0, None))(theta, tile.rows)
         return values.astype(self.precision)
 
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Map its gradient."""
         theta = theta.astype(self.precision)
-        if self._unpacked_gradient is not None and "staged" in tile:
-            cells = self._unpacked_gradient.finish(theta, tile["staged"])
-            shape = len(theta), tile["real"].size
+        if self._unpacked_gradient is not None and tile.staged is not None:
+            cells = self._unpacked_gradient.finish(theta, tile.staged)
+            shape = len(theta), tile.real.size
             return [jnp.broadcast_to(cell, shape).astype(self.precision) for cell in cells]
         over_rows = jax.vmap(self._gradient, in_axes=(None, 0))
-        values = jax.vmap(over_rows, in_axes=(0, None))(theta, tile["rows"]).astype(self.precision)
+        values = jax.vmap(over_rows, in_axes=(0, None))(theta, tile.rows).astype(self.precision)
         return [values[..., j] for j in range(self.dimension)]
 
     def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
@@ -126,7 +128,7 @@ class AutodiffKernel(TileKernel):
         records: for noise-free research runs only.
         """
         step, limit, bits, unit = self._lattice(spacing, bound)
-        per_step = jnp.where(tile["real"], 1.0 / step, 0.0)  # padding counts for nothing
+        per_step = jnp.where(tile.real, 1.0 / step, 0.0)  # padding counts for nothing
         scaled = [score * per_step for score in self.scores(tile, theta)]
         room = limit * (1.0 - margin(len(scaled), self.precision)) - 0.5 * len(scaled) ** 0.5
         integers = [integer_of(to_whole(coordinate)) for coordinate in scaled]

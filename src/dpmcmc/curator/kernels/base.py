@@ -81,7 +81,7 @@ class TileKernel(ABC):
         self, tile: Tile, theta: jax.Array, proposal: jax.Array, spacing: jax.Array, bound: jax.Array
     ) -> jax.Array:
         """Return the sum of the clipped integer log-ratios."""
-        return integers.ratio_sum(self.log_ratios(tile, theta, proposal), spacing, bound, tile["real"])
+        return integers.ratio_sum(self.log_ratios(tile, theta, proposal), spacing, bound, tile.real)
 
     def magnitudes(self, tile: Tile, theta: jax.Array, proposal: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """Per-record norms (chains × B) of the gradient, or |log-ratio| if there is a proposal, and who counts."""
@@ -92,9 +92,9 @@ class TileKernel(ABC):
                 largest = jnp.maximum(largest, jnp.abs(score))
             safe = jnp.where(largest > 0.0, largest, 1.0)
             norm = largest * jnp.sqrt(integers.sum_of_squares([score / safe for score in scores]))
-            return norm, integers.all_finite(scores) & tile["real"]
+            return norm, integers.all_finite(scores) & tile.real
         ratio = self.log_ratios(tile, theta, proposal).astype(jnp.float64)
-        return jnp.abs(ratio), jnp.isfinite(ratio) & tile["real"]
+        return jnp.abs(ratio), jnp.isfinite(ratio) & tile.real
 
 
 def arithmetic_of(model: Model, records: Any) -> Any:

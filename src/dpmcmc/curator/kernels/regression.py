@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpmcmc.curator.integers import limit_to, row_sums
 from dpmcmc.curator.kernels.base import TileKernel, arithmetic_of, power_of_two
-from dpmcmc.curator.tiles import Tile, stored
+from dpmcmc.curator.tiles import Design, Grid, Tile, stored
 from dpmcmc.errors import DataError
 from dpmcmc.models import RegressionModel
 
@@ -46,7 +46,7 @@ class RegressionKernel(TileKernel):
         if shapes != expected | ({"group": (1, ())} if self.num_groups else {}):
             raise DataError(f"records of shapes {shapes} do not fit the regression; give X of rows × features and y")
 
-    def prepare(self, records: Any) -> dict[str, NDArray[Any]]:
+    def prepare(self, records: Any) -> dict[str, Design]:
         """Return unit u and norm ‖z‖ for each row; NaN norm: no use."""
         features = np.asarray(records["X"])
         ones = int(self.intercept) + int(self.num_groups > 0)
@@ -64,11 +64,11 @@ class RegressionKernel(TileKernel):
             one = np.where(usable, np.rint(1.0 / unit), 0.0) if ones else np.zeros_like(unit)
         norm = np.sqrt(squares + ones * one * one)
         precision = np.dtype(self.precision)
-        return {"unit": unit.astype(precision), "norm": np.where(usable, norm, np.nan).astype(precision)}
+        return {"design": Design(unit.astype(precision), np.where(usable, norm, np.nan).astype(precision))}
 
     def needs(self, records: Tile, gradient: bool) -> Tile:
         """Take all for gradients; log-likelihoods need no grid."""
-        return records if gradient else {"real": records["real"], "rows": records["rows"]}
+        return records if gradient else records._replace(design=None)
 
     def needs_for_batches(self, records: Tile) -> Tile:
         """Take all."""
@@ -80,21 +80,22 @@ class RegressionKernel(TileKernel):
 
     def load(self, tile: Tile, gradient: bool) -> Tile:
         """Add the grid of the design rows, if gradients are wanted."""
-        return {**tile, **stored(lambda: self._grid(tile), tile["here"])} if gradient else tile
+        return tile._replace(grid=stored(lambda: self._grid(tile), tile.here)) if gradient else tile
 
-    def _grid(self, tile: Tile) -> Tile:
+    def _grid(self, tile: Tile) -> Grid:
         """Compute the grid ``z`` of the design rows, constants first, as whole numbers in float64."""
-        rows = tile["rows"]
-        per_unit = 1.0 / tile["unit"].astype(jnp.float64)  # of powers of two: exact
+        assert tile.design is not None
+        rows = tile.rows
+        per_unit = 1.0 / tile.design.unit.astype(jnp.float64)  # of powers of two: exact
         # A row that is no use, or padding, has a coefficient of 0, but 0 times infinity would spoil the sum.
-        usable = tile["real"] & jnp.isfinite(tile["norm"])
+        usable = tile.real & jnp.isfinite(tile.design.norm)
         one = jnp.where(usable, jnp.rint(per_unit), 0.0)[:, None]
         grid = jnp.where(usable[:, None], jnp.rint(rows["X"].astype(jnp.float64) * per_unit[:, None]), 0.0)
         parts = [one] if self.intercept else []
         parts.append(grid)
         if 0 < self.num_groups <= _MAX_INDICATORS:
             parts.append(one * jax.nn.one_hot(rows["group"], self.num_groups, dtype=jnp.float64))
-        return {"one": one[:, 0], "grid": jnp.concatenate(parts, axis=1)}
+        return Grid(one[:, 0], jnp.concatenate(parts, axis=1))
 
     def tile_rows(self, num_chains: int) -> int:
         """Aim at 2^18 numbers an operation (as measured)."""
@@ -102,7 +103,7 @@ class RegressionKernel(TileKernel):
 
     def _predict(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, Any, jax.Array | None]:
         """Return linear predictors (chains × B), outcomes, and the extra parameter (chains × 1) if there is one."""
-        rows, theta = tile["rows"], theta.astype(self.precision)
+        rows, theta = tile.rows, theta.astype(self.precision)
         start, stop = int(self.intercept), int(self.intercept) + self.num_features
         # In this order the product has rows as its fastest axis.
         eta = jnp.einsum("cp,bp->cb", theta[:, start:stop], rows["X"].astype(self.precision), precision="highest")
@@ -127,7 +128,7 @@ class RegressionKernel(TileKernel):
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Closed-form scores, materialised: for the rare queries that need them."""
         residual, extra = self._residuals(tile, theta)
-        rows = tile["rows"]
+        rows = tile.rows
         parts = [residual] if self.intercept else []
         parts += [residual * rows["X"][:, j].astype(residual.dtype) for j in range(self.num_features)]
         parts += [residual * (rows["group"] == code) for code in range(self.num_groups)]
@@ -137,16 +138,18 @@ class RegressionKernel(TileKernel):
 
     def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
         """Integer coefficients by the closed form, then one matrix product."""
+        assert tile.design is not None
+        assert tile.grid is not None
         residual, extra = self._residuals(tile, theta)
         precision = residual.dtype.name
         largest = _HUGE[precision]
         # In units of 2^20 lattice steps, so that float32 can square them.
         unit, limit = (value.astype(precision) for value in (spacing * 2.0**20, bound * 2.0**-20))
-        norm = tile["norm"] * 2.0**-20
+        norm = tile.design.norm * 2.0**-20
         # |a|·‖z‖ ≤ K, with a margin for the rounding of ‖z‖ and of the quotient. NaN for a row that is no use.
         highest = jnp.floor(limit / norm * (1.0 - 2.0**-20))
-        coefficient = limit_to(residual * (tile["unit"] * 2.0**20 / unit), largest)
-        finite = tile["real"] & (jnp.abs(residual) < jnp.inf) & (highest < jnp.inf)
+        coefficient = limit_to(residual * (tile.design.unit * 2.0**20 / unit), largest)
+        finite = tile.real & (jnp.abs(residual) < jnp.inf) & (highest < jnp.inf)
         if extra is None:
             # What is added is checked last: 0 times an overflow, say, is NaN, and would take the tile's sum with it.
             whole = limit_to(jnp.rint(coefficient), highest)
@@ -156,11 +159,11 @@ class RegressionKernel(TileKernel):
             finite = finite & (jnp.abs(extra) < jnp.inf)
             parts = [jnp.where(finite, part, 0.0) for part in parts]
         coefficient, *rest = (part.astype(jnp.float64) for part in parts)
-        parts = [coefficient @ tile["grid"]]
+        parts = [coefficient @ tile.grid.grid]
         if self.num_groups > _MAX_INDICATORS:
             # Codes out of range (−1) have a coefficient of 0: wherever they are added, nothing happens.
-            constant = coefficient * tile["one"]
-            parts.append(jnp.zeros((len(constant), self.num_groups)).at[:, tile["rows"]["group"]].add(constant))
+            constant = coefficient * tile.grid.one
+            parts.append(jnp.zeros((len(constant), self.num_groups)).at[:, tile.rows["group"]].add(constant))
         parts += [row_sums(part)[:, None] for part in rest]
         done = sum(part.shape[1] for part in parts)
         parts.append(jnp.zeros((len(theta), self.dimension - done)))
@@ -179,7 +182,7 @@ class RegressionKernel(TileKernel):
             # t in whole lattice steps, which float32 cannot hold.
             return jnp.rint(coefficient * factor), jnp.rint((scale_part * factor).astype(jnp.float64) * 2.0**20)
 
-        whole = stored(clipped, tile["here"])
+        whole = stored(clipped, tile.here)
         squares = (whole[0] * norm).astype(jnp.float64) ** 2 + (whole[1] * 2.0**-20) ** 2
         # Relative error of `squares` is below 2^-21 in float32: what passes is within K.
         counts = _once(squares <= (limit * limit * (1.0 - 2.0**-20)).astype(jnp.float64))
