@@ -490,7 +490,16 @@ def _check_rows(
 
     with _user_errors():
         together, alone = jax.tree.map(np.asarray, jax.jit(jax.vmap(all_terms))(theta, base, fresh))
-    (likelihood, prior), (likelihood_alone, prior_alone) = together, alone
+    _judge_rows(*together, *alone)
+
+
+def _judge_rows(
+    likelihood: dict[str, NDArray[Any]],
+    prior: dict[str, NDArray[Any]],
+    likelihood_alone: dict[str, NDArray[Any]],
+    prior_alone: dict[str, NDArray[Any]],
+) -> None:
+    """Compare the original rows (place 0 of the second axis) with those where one was replaced, and with rows alone."""
     for name, value in prior.items():
         if not (_same(value, value[:, :1]).all() and _same(value[:, :1], prior_alone[name], loose=True).all()):
             raise ModelError(
