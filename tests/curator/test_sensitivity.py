@@ -1,5 +1,7 @@
 """Sensitivity measured on neighbouring data sets: never above the stated one, in integers, exactly."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from dpmcmc.curator import integers, passes
 from dpmcmc.queries import ClipCount, Gradient, InvalidCount, LogRatio, NormQuantile, ScoreMoments
+from dpmcmc.queries.base import Question
 from tests.curator.cases import CASES, by_name, exact_total, nasty, noise_free, replace_records
 
 NUM_RECORDS = 3
@@ -23,6 +26,7 @@ QUERIES = {
     "score_moments": ScoreMoments(0.7, 2.0, 2.0),
     "clip_count": ClipCount(0.5, 2.0),
     "clip_count-of-ratio": ClipCount(0.5, 2.0, of="log_ratio"),
+    "clip_count-other": ClipCount(3.0, 2.0),
     "invalid_count": InvalidCount(2.0),
 }
 
@@ -48,6 +52,8 @@ def allowed(query, curator, theta, proposal):
             return 2
         case ClipCount() | InvalidCount():
             return 1
+        case _:
+            raise AssertionError(f"say in allowed() what a {query.kind} may differ by")
 
 
 def lattice_agrees_with_stated_cost(query, lattice, bound):
@@ -170,3 +176,47 @@ def test_twin_the_measurement_catches_careless_clipping(monkeypatch, breaks):
         worst = max(worst, squared_distance(*totals))
     passes.forget()
     assert worst > limit
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_one_scale_of_noise_moves_every_released_number_by_the_stated_sd(name):
+    """An answer is (sum + noise) × a unit: with noise S instead of 0 it is larger by its noise sd, in every number."""
+    query, chains, dimension, num_records = QUERIES[name], 2, 3, 50
+    theta = np.zeros((chains, dimension))
+    proposal = theta + 0.1 if query.needs_proposal else None
+    lattices = query.lattices(num_records, dimension)
+
+    def total(asked, theta, proposal, *public):
+        shape = asked.lattice(num_records, dimension).numbers
+        if asked.kind in ("clip_count", "invalid_count", "log_ratio"):
+            return np.zeros(chains, np.int64)
+        return np.zeros((chains, shape, shape) if asked.kind == "score_moments" else (chains, shape), np.int64)
+
+    with jax.enable_x64(True):
+        public = query.public(theta, proposal, query.numbers(num_records, dimension))
+        without, with_noise = (
+            query.release(
+                total,
+                Question(theta, proposal, public, num_records),
+                [np.full((chains, lattice.numbers), times * lattice.noise_scale) for lattice in lattices],
+            )
+            for times in (0, 1)
+        )
+    if isinstance(query, NormQuantile):  # its estimate is a function of the histogram
+        without, with_noise = (answer._replace(value=answer.value.histogram) for answer in (without, with_noise))
+    for before, after, sd in zip(
+        *(jax.tree.leaves(part) for part in (without.value, with_noise.value, with_noise.noise_sd)), strict=True
+    ):
+        moved = np.asarray(after) - np.asarray(before)
+        sd = np.asarray(sd)
+        expected = np.broadcast_to(sd.reshape(sd.shape + (1,) * (moved.ndim - sd.ndim)), moved.shape)
+        np.testing.assert_allclose(moved, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [InvalidCount, NormQuantile])
+def test_twin_a_release_without_noise_is_noticed(monkeypatch, kind):
+    module = sys.modules[kind.__module__]
+    monkeypatch.setattr(module, "noised", lambda total, noise: total)
+    name = next(name for name, query in QUERIES.items() if isinstance(query, kind))
+    with pytest.raises(AssertionError):
+        test_one_scale_of_noise_moves_every_released_number_by_the_stated_sd(name)

@@ -277,7 +277,7 @@ def compile_chains(kernel, make_oracle):
 
         def one(state, inputs):
             state, info = kernel.step(inputs[0], state, oracle, inputs[1])
-            return state, jnp.mean(getattr(info, "acceptance", jnp.ones(1)))
+            return state, jnp.mean(getattr(info, "acceptance_rate", jnp.full(1, jnp.nan)))
 
         state, accepted = jax.lax.scan(one, state, (jax.random.split(run_key, num_steps), steps))
         return state, jnp.mean(accepted)

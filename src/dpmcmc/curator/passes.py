@@ -146,7 +146,7 @@ class Passes:
         """Return ``total(records, theta, proposal, public)``, compiled once for each kind and number of chains."""
         arguments = records, theta, proposal, public
         shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(arguments[1:]))
-        key = ("total", query.kind, type(self._kernel_for(query)), proposal is None, shapes)
+        key = ("total", type(query), type(self._kernel_for(query)), proposal is None, shapes)
 
         def total(records: Any, theta: Any, proposal: Any, public: tuple[Any, ...]) -> jax.Array:
             return self.tile_total(records, query, theta, proposal, *public)

@@ -286,14 +286,14 @@ class LinearRegression(RegressionModel):
 
     def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
         """Elementwise log N(y; η, σ²); see the class for the formula and the base class for arguments."""
-        eta, y, extra = _as_floats(eta, y, extra)
+        eta, y, extra = as_floats(eta, y, extra)
         z = (y - eta) * jnp.exp(-extra)
         log_p: jax.Array = -0.5 * z**2 - extra - 0.5 * math.log(2 * math.pi)
         return log_p * one_or_nan(eta, y)
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η = z/σ and ∂/∂s = z² - 1."""
-        eta, y, extra = _as_floats(eta, y, extra)
+        eta, y, extra = as_floats(eta, y, extra)
         z = (y - eta) * jnp.exp(-extra)
         validity = one_or_nan(eta, y)
         return z * jnp.exp(-extra) * validity, (z**2 - 1) * validity
@@ -312,12 +312,12 @@ class LogisticRegression(RegressionModel):
 
     def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
         """Elementwise -softplus(-tη); see the base class for the arguments."""
-        eta, y, _ = _as_floats(eta, y, None)
+        eta, y, _ = as_floats(eta, y, None)
         return -jax.nn.softplus(-(2 * y - 1) * eta) * one_or_nan(eta, y, _is_zero_or_one(y))
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η = t · sigmoid(-tη), which keeps its relative accuracy in the tails, unlike y - sigmoid(η)."""
-        eta, y, _ = _as_floats(eta, y, None)
+        eta, y, _ = as_floats(eta, y, None)
         sign = 2 * y - 1
         return sign * jax.nn.sigmoid(-sign * eta) * one_or_nan(eta, y, _is_zero_or_one(y)), None
 
@@ -335,13 +335,13 @@ class PoissonRegression(RegressionModel):
 
     def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
         """Elementwise yη - exp η - log y!; see the base class for the arguments."""
-        eta, y, _ = _as_floats(eta, y, None)
+        eta, y, _ = as_floats(eta, y, None)
         log_p: jax.Array = y * eta - jnp.exp(eta) - gammaln(y + 1)
         return log_p * one_or_nan(eta, y, _is_count(y))
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η = y - exp η."""
-        eta, y, _ = _as_floats(eta, y, None)
+        eta, y, _ = as_floats(eta, y, None)
         return (y - jnp.exp(eta)) * one_or_nan(eta, y, _is_count(y)), None
 
 
@@ -368,7 +368,7 @@ class NegativeBinomialRegression(RegressionModel):
 
     def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
         """Elementwise log-probability; see the class for the formula and the base class for arguments."""
-        eta, y, extra = _as_floats(eta, y, extra)
+        eta, y, extra = as_floats(eta, y, extra)
         r, t = jnp.exp(-extra), eta + extra
         log_p: jax.Array = (
             _log_gamma_difference(r, y) - gammaln(y + 1) - r * jax.nn.softplus(t) - y * jax.nn.softplus(-t)
@@ -377,7 +377,7 @@ class NegativeBinomialRegression(RegressionModel):
 
     def score_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
         """∂/∂η and ∂/∂s; see the class for the formulas."""
-        eta, y, extra = _as_floats(eta, y, extra)
+        eta, y, extra = as_floats(eta, y, extra)
         r, t = jnp.exp(-extra), eta + extra
         validity = one_or_nan(eta, y, _is_count(y))
         residual = y * jax.nn.sigmoid(-t) - r * jax.nn.sigmoid(t)
@@ -408,7 +408,7 @@ def _group_codes(column: NDArray[Any], num_groups: int) -> NDArray[np.int32]:
         return np.where(known, codes, -1).astype(np.int32)
 
 
-def _as_floats(eta: Any, y: Any, extra: Any) -> tuple[jax.Array, jax.Array, Any]:
+def as_floats(eta: Any, y: Any, extra: Any) -> tuple[jax.Array, jax.Array, Any]:
     """Bring the outcome and the extra parameter to the predictor's floating dtype."""
     eta = jnp.asarray(eta)
     if not jnp.issubdtype(eta.dtype, jnp.floating):

@@ -127,7 +127,10 @@ class Query:
         return num_chains * Fraction(self.mu)
 
     def tile_sum(self, kernel: Kernel) -> Callable[..., Any]:
-        """Return the function ``(tile, theta, [proposal,] *public) -> integers`` that sums one tile."""
+        """Return the function ``(tile, theta, [proposal,] *public) -> integers`` that sums one tile.
+
+        Numbers come in as arguments, never from ``self``: what is compiled for one query serves all of its class.
+        """
         raise NotImplementedError
 
     def release(self, total: Total, question: Question, noise: Noise) -> Answer:
