@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dpmcmc
-from dpmcmc.curator import Curator, NoNoiseNotPrivate
+from dpmcmc.curator import Curator, ExactNoise, NoNoiseNotPrivate, Order
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.errors import (
     BudgetExceededError,
@@ -545,6 +545,100 @@ def test_a_forked_copy_of_a_budget_is_refused():
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 7
     budget.spend(1e-6)
+
+
+def test_nothing_of_a_model_but_its_traced_functions_sees_records():
+    """Not `quantities`, which decides the precision; transforms may not return the data; nor is a family believed."""
+    column = DATA[:, 0]
+
+    class Centred(dpmcmc.Model):
+        def quantities(self, records):
+            for leaf in jax.tree.leaves(records):
+                assert isinstance(leaf, jax.ShapeDtypeStruct), "records were handed out"
+            return records
+
+    class Telling(dpmcmc.Model):
+        def constrain(self, theta):
+            return {**super().constrain(theta), "residual": jax.numpy.asarray(column)}
+
+    functions = (lambda p, x: -0.5 * (x - p["m"]) ** 2, lambda p: -0.5 * p["m"] ** 2, {"m": ()})
+    Curator(Centred(*functions), column, dpmcmc.Budget(1.0, DELTA))
+    with pytest.raises(ModelError, match="transforms uses an array"):
+        Curator(Telling(*functions), column, dpmcmc.Budget(1.0, DELTA))
+    family = dpmcmc.models.LogisticRegression(1, intercept=False)
+    family.log_likelihood = lambda p, r: p["coefficients"][0] * jax.numpy.sum(jax.numpy.asarray(column))
+    with pytest.raises(ModelError, match="log_likelihood uses an array"):
+        Curator(family, {"X": DATA[:, :1], "y": np.zeros(len(DATA))}, dpmcmc.Budget(1.0, DELTA))
+    gaussian = dpmcmc.models.GaussianMean(np.eye(2))
+    gaussian._squared_distance = lambda mean, record: jax.numpy.sum((mean[0] - jax.numpy.asarray(column)) ** 2)
+    with pytest.raises(ModelError, match="log_likelihood uses an array"):
+        Curator(gaussian, DATA, dpmcmc.Budget(1.0, DELTA))
+
+
+def test_what_is_set_on_an_instance_has_no_say():
+    budget = dpmcmc.Budget(1.0, DELTA)
+    budget.spend = lambda *arguments, **options: None
+    curator = Curator(MODEL, DATA, budget)
+    curator.ask(dpmcmc.queries.Gradient(1.0, 100.0), START[0])
+    assert budget.spent > 0
+    query = dpmcmc.queries.Gradient(1.0, 100.0)
+    object.__setattr__(query, "cost", lambda *arguments: 0)
+    with pytest.raises(QueryError, match="attributes of its own"):
+        curator.ask(query, START[0])
+    noise = ExactNoise()
+    noise.draw = lambda scale, shape: np.zeros(shape, np.int64)
+    assert not Curator(MODEL, DATA, noise=noise).private
+
+
+def test_orders_that_would_be_charged_wrongly_are_refused():
+    gradient = dpmcmc.queries.Gradient(1.0, 100.0)
+    queries = dpmcmc.queries.Queries(gradient=gradient, gradients_per_step=1)
+    curator = Curator(MODEL, DATA, dpmcmc.Budget(1.0, DELTA))
+    for order in (Order(queries, 1, 0, 1, 1), Order(queries, 1, 2, 1, 1)):
+        with pytest.raises(QueryError, match="does not fit a block"):
+            curator.pay(order)
+    steps = dpmcmc.privacy.StepBudget(1.0, DELTA, noise_ratio=50.0, sampling_prob=0.1, scheme="without_replacement")
+    with pytest.raises(QueryError, match="batch gradients only"):
+        Curator(MODEL, DATA, steps).pay(Order(queries, 1, 1, 1, 1))
+    other = queries._replace(gradient=dpmcmc.queries.BatchGradient(1.0, 1.0, 500))
+    with pytest.raises(QueryError, match="other batches"):
+        Curator(MODEL, DATA, steps).pay(Order(other, 1, 1, 1, 1))
+    assert curator.budget.spent == steps.spent == 0.0
+    # What was paid for one query does not serve another.
+    cheap = queries._replace(gradient=dpmcmc.queries.Gradient(1.0, 1e4))
+
+    def run(oracle, theta, noise):
+        return oracle.gradient(theta, noise.gradient[0, 0, 0]).value
+
+    theta = np.asarray(START[:1])
+    program = curator.compile(
+        "test", run, curator.oracle(gradient, None), theta, curator.blank(Order(queries, 1, 1, 1, 1))
+    )
+    with pytest.raises(QueryError, match="other queries"):
+        program(theta, curator.pay(Order(cheap, 1, 1, 1, 1)))
+    assert program(theta, curator.pay(Order(queries, 1, 1, 1, 1))).shape == (1, 2)
+
+
+def test_a_failed_record_check_of_a_minibatch_run_counts_as_spent():
+    with pytest.raises(RunError, match="the whole budget counts as spent"):
+        dpmcmc.sample(
+            MODEL, np.full((20_000, 2), np.nan), epsilon=8.0, delta=DELTA, sampler=SAMPLERS["sgld"], init=START
+        )
+
+
+def test_one_word_does_not_change_the_arithmetic_of_others():
+    """A float32 column of a table with one word in it is a column of objects."""
+    pandas = pytest.importorskip("pandas")
+    plain = pandas.DataFrame({"x": (15 + np.random.default_rng(0).normal(size=2000)).astype(np.float32)})
+    spoiled = plain.astype(object)
+    spoiled.loc[0, "x"] = "n/a"
+    model = dpmcmc.Model(lambda p, r: -0.5 * (r["x"] - p["m"]) ** 2, lambda p: -0.5 * p["m"] ** 2, {"m": ()})
+    query = dpmcmc.queries.LogRatio(20.0, noise_multiplier=1.0)
+    sums = [
+        Curator(model, table, noise=NoNoiseNotPrivate()).ask(query, np.zeros(1), np.array([1e-5])).value
+        for table in (plain, spoiled)
+    ]
+    assert abs(sums[0] - sums[1]) <= 2 * 20.0 * 1e-5
 
 
 def test_classes_derived_from_queries_and_budgets_are_refused():

@@ -34,7 +34,7 @@ def write(path, records, row_group_size=3_000):
 
     columns = {name: records["X"][:, j] for j, name in enumerate(NAMES)} | {"y": records["y"]}
     pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=row_group_size)
-    return dpmcmc.data.ParquetRecords(path, {"X": NAMES, "y": "y"})
+    return dpmcmc.data.ParquetRecords(path, {"X": NAMES, "y": "y"}, dtype=str(records["X"].dtype))
 
 
 SAMPLERS = {

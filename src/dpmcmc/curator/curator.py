@@ -9,6 +9,7 @@ longer.)
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -36,7 +37,9 @@ from dpmcmc.queries import (
     InvalidCount,
     LogRatio,
     NormQuantile,
+    PaidDraws,
     PaidNoise,
+    Queries,
     Query,
     ScoreMoments,
 )
@@ -114,7 +117,7 @@ class Curator:
             self._random = Random(seed)
         self._budget = self._check_budget(budget)
         self._till = Till(self._noise, self._random, self.num_records, model.dimension, exact_arithmetic)
-        self._unused: list[PaidNoise] = []
+        self._unused: list[tuple[PaidNoise, Queries]] = []
 
     @property
     def noise(self) -> NoiseSource:
@@ -123,8 +126,8 @@ class Curator:
 
     @property
     def private(self) -> bool:
-        """Whether answers are private: only with exact noise, and no subclass of it."""
-        return type(self._noise) is ExactNoise
+        """Whether answers are private: only with exact noise, no subclass of it, and nothing set on the instance."""
+        return type(self._noise) is ExactNoise and not vars(self._noise)
 
     @property
     def budget(self) -> Budget | StepBudget | None:
@@ -207,7 +210,7 @@ class Curator:
             noise = placement.agree(self._draw(query, len(batch)))
             if budget is not None:
                 cost = self._cost(query, len(batch), public)
-                budget.spend(cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
+                _spend(budget, cost)
             release = self._passes.answer(query, batch, other, noise, self._host_total, public)
             self.raise_stream_error()
             release = jax.tree.map(np.asarray, release)
@@ -230,6 +233,8 @@ class Curator:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         if type(query) not in _KNOWN:
             raise QueryError(f"query must be one of {[known.__name__ for known in _KNOWN]}, got {type(query).__name__}")
+        if set(vars(query)) - {field.name for field in fields(query)}:  # type: ignore[arg-type]
+            raise QueryError(f"this {query.kind} query has attributes of its own; make a new one")
         self._check_bound(query)
         if query.needs_proposal and proposal is None:
             raise QueryError(f"a {query.kind} query of log-ratios needs a proposal; give proposal=...")
@@ -337,14 +342,31 @@ class Curator:
         BudgetExceededError
             The budget does not allow it. Nothing was spent.
         """
+        self._check_order(order)
         with exact_arithmetic():
             paid = self._agree(self._till.take(order, ahead, self._charge))
-        self._unused.append(paid)
+        self._unused.append((paid, order.queries))
         return paid
+
+    def _check_order(self, order: Order) -> None:
+        """Refuse what would be charged wrongly: a class that is not ours, another currency, steps without noise."""
+        gradient, log_ratio = order.queries.gradient, order.queries.log_ratio
+        if type(gradient) not in (Gradient, BatchGradient, type(None)) or type(log_ratio) not in (LogRatio, type(None)):
+            raise QueryError("an order takes Gradient, BatchGradient and LogRatio, and no class derived from them")
+        if order.room and not 1 <= order.draws <= order.room:
+            raise QueryError(f"an order of {order.draws} draws does not fit a block of {order.room}")
+        if isinstance(self.budget, StepBudget):
+            if not isinstance(gradient, BatchGradient) or log_ratio is not None:
+                raise QueryError("a StepBudget pays for batch gradients only")
+            asked = gradient.noise_ratio, gradient.batch_size / self.num_records, gradient.sampling
+            if asked != (self.budget.noise_ratio, self.budget.sampling_prob, self.budget.scheme):
+                raise QueryError("this StepBudget was made for other batches or another noise")
+        elif self.private and isinstance(gradient, BatchGradient):
+            raise QueryError("batches are paid for by a StepBudget")
 
     def _charge(self, cost: Cost) -> None:
         if self.budget is not None:
-            self.budget.spend(cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
+            _spend(self.budget, cost)
 
     def stop_drawing(self) -> None:
         """Draw no more noise ahead."""
@@ -367,8 +389,8 @@ class Curator:
     def compile(self, name: Hashable, function: Callable[..., Any], oracle: Binding, *public: Any) -> Program:
         """Compile ``function(oracle, *public)``, or take what was compiled under this name for the same oracle.
 
-        Looks at no record and spends nothing. ``public`` are arrays, or their shapes. What is kept holds no records:
-        ``function`` must not hold any either.
+        Looks at no record and spends nothing. ``public`` are arrays, or their shapes. The name must tell functions
+        apart, and ``function`` must hold no records: it is kept.
         """
 
         def run(records: Any, numbers: Any, *public: Any) -> Any:
@@ -378,24 +400,29 @@ class Curator:
             compiled = jax.jit(run, out_shardings=self._passes.replicated, compiler_options=placement.COMPILER_OPTIONS)
             return compiled.lower(self._records, self._numbers(oracle), *self._agree(public)).compile()
 
-        key = (name, oracle.structure, _shapes_of(public))
-        return Program(self, self._passes.keep(key, make), oracle)
+        with exact_arithmetic():
+            return Program(self, self._passes.keep((name, oracle.structure, _shapes_of(public)), make), oracle)
 
     def blank(self, order: Order) -> PaidNoise:
         """Return zeros of the shapes that ``pay`` would return, to compile with. No oracle that runs takes them."""
         return self._till.draw(order, blank=True)
 
     def _run(self, compiled: Any, oracle: Binding, public: tuple[Any, ...]) -> Any:
-        for argument in public:
-            if isinstance(argument, PaidNoise):
-                self._use(argument)
-        return compiled(self._records, self._numbers(oracle), *self._agree(public))
+        for leaf in jax.tree.leaves(public, is_leaf=lambda leaf: isinstance(leaf, PaidNoise | PaidDraws)):
+            if isinstance(leaf, PaidNoise):
+                self._use(leaf, oracle)
+            elif isinstance(leaf, PaidDraws):
+                raise QueryError("a program takes whole PaidNoise, as Curator.pay returned it, not parts of it")
+        with exact_arithmetic():
+            return compiled(self._records, self._numbers(oracle), *self._agree(public))
 
-    def _use(self, paid: PaidNoise) -> None:
+    def _use(self, paid: PaidNoise, oracle: Binding) -> None:
         """Noise that was paid for is used once."""
-        for place, unused in enumerate(self._unused):
+        for place, (unused, queries) in enumerate(self._unused):
             if unused is paid:
                 del self._unused[place]
+                if self.private and self._passes.numbers_of(queries.gradient, queries.log_ratio) != oracle.numbers:
+                    raise QueryError("this noise was paid for other queries than the oracle's; nothing was released")
                 return
         raise QueryError("this noise was not paid for here, or was used before; get some from Curator.pay")
 
@@ -434,6 +461,11 @@ class Program:
     def as_text(self) -> str:
         """Return the compiled code."""
         return str(self._compiled.as_text())
+
+
+def _spend(budget: Budget | StepBudget, cost: Cost) -> None:
+    """Charge by the class's own method: an attribute of the instance could do nothing."""
+    type(budget).spend(budget, cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
 
 
 def _shapes_of(tree: Any) -> Hashable:

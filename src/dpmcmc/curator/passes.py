@@ -69,8 +69,8 @@ class Passes:
         Where the rows lie.
     kernel
         How the model is evaluated.
-    constrain
-        The model's transforms, traced.
+    traced, constrain
+        The model's log-likelihood and transforms, traced and checked: its own code is not run again.
     private, multiplier
         Whether releases are private, and the factor on the stated noise sd (0 where no noise is added).
     stream_total
@@ -84,13 +84,14 @@ class Passes:
         layout: placement.Layout,
         kernel: kernels.TileKernel,
         *,
+        traced: allowed.Traced,
         constrain: Callable[[jax.Array], dict[str, jax.Array]],
         private: bool,
         multiplier: float,
         stream_total: Callable[..., jax.Array] | None,
     ) -> None:
         self.dimension, self.layout, self.kernel = model.dimension, layout, kernel
-        self._plain = (model, structure_of(prepared))
+        self._plain = (model, structure_of(prepared), traced)
         self.private, self.multiplier = private, multiplier
         self.constrain = jax.jit(jax.vmap(jax.vmap(constrain)))
         self.num_records = sum(layout.counts)
@@ -255,9 +256,12 @@ def passes_for(
 
     Models are the same if they compute the same, whatever objects they are. Passes over streamed records are not kept.
     """
-    traced = None if kernels.has_closed_form(model) else kernels.trace(model, prepared)
+    closed_form = kernels.has_closed_form(model)
+    traced = kernels.trace(model, prepared)
     prior = trace_prior(model)
-    _refuse_captured_data(model, layout, log_likelihood=traced or (), log_prior=prior)
+    theta = jax.ShapeDtypeStruct((model.dimension,), jnp.float64)
+    constrain, names = allowed.trace("the transforms of the parameters", model.constrain, theta)
+    _refuse_captured_data(model, layout, log_likelihood=traced, log_prior=prior, transforms=(constrain,))
 
     def make() -> Passes:
         kernel = kernels.make_kernel(model, prepared, traced)
@@ -266,18 +270,18 @@ def passes_for(
             prepared,
             layout,
             kernel,
+            traced=traced,
             constrain=_as_function(constrain, names),
             private=private,
             multiplier=multiplier,
             stream_total=stream_total,
         )
 
-    theta = jax.ShapeDtypeStruct((model.dimension,), jnp.float64)
-    constrain, names = allowed.trace("the transforms of the parameters", model.constrain, theta)
     if stream_total is not None:
         return make()
     key = (
-        _family(model) if traced is None else tuple(map(allowed.fingerprint, traced)),
+        _family(model) if closed_form else None,
+        tuple(map(allowed.fingerprint, traced)),
         tuple(map(allowed.fingerprint, (*prior, constrain))),
         jax.tree.structure(names),
         _structure_key(prepared),
@@ -304,12 +308,12 @@ def forget() -> None:
 
 
 def _refuse_captured_data(model: Model, layout: placement.Layout, **functions: tuple[Any, ...]) -> None:
-    if kernels.is_own(model):
-        return
+    # A model of ours may have as many parameters as there are records; arrays of that size are its settings.
+    public = {model.dimension} if kernels.is_own(model) else set()
     for name, programs in functions.items():
         for program in programs:
             for count in {sum(layout.counts), *layout.counts}:
-                allowed.check_constants(name, program, count)
+                allowed.check_constants(name, program, count, public)
 
 
 def structure_of(prepared: Any) -> Any:

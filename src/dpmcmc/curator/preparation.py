@@ -32,4 +32,4 @@ def prepare(model: Model, data: Any) -> tuple[Records, int]:
             "what it does in log_likelihood, for one record, with public constants in place of what it learns from the "
             "data (what depends on the record alone is computed once, before the run)."
         )
-    return model.prepare_records(data)
+    return methods[0](model, data)

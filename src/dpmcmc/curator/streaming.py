@@ -36,6 +36,7 @@ class StreamedRecords:
     def __init__(self, model: Model, stream: Stream) -> None:
         self._model, self._stream = model, stream
         self._error = ""
+        self._structure: Any = None
         # A whole number of tiles: a function of the number of records.
         unit = 2 * placement.largest_tile(stream.num_records)
         self._rows = max(1, CHUNK_ROWS // unit) * unit
@@ -53,6 +54,7 @@ class StreamedRecords:
             problem = DataError(f"the records could not be read ({type(error).__name__}); check the file or the stream")
         if problem is not None:  # raised outside the handler: a reader's own text could quote a value
             raise problem from None
+        self._structure = structure_of(first)
         return first
 
     def shapes(self, passes: Passes, first: Any) -> Any:
@@ -70,6 +72,8 @@ class StreamedRecords:
         try:
             for chunk in [] if self._error else self._stream.chunks(self._rows):
                 prepared, count = preparation.prepare(self._model, _floating(chunk))
+                # One entry may make a chunk of another dtype; it is brought to that of the first.
+                prepared = jax.tree.map(lambda column, like: column.astype(like.dtype), prepared, self._structure)
                 padded = placement.pad_rows(passes.kernel, prepared, count, self._rows)
                 total = total + np.asarray(compiled(padded, *arguments))
         except Exception as error:

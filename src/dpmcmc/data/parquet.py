@@ -31,7 +31,7 @@ class ParquetRecords:
         become one array): ``{"X": ["age", "hours"], "y": "income"}``. Or a list of names alone, for a model whose
         records are the rows of one array.
     dtype
-        "float32" or "float64"; by default float32 if all columns are, else float64. All columns
+        "float32" or "float64" (the default): the precision to compute in, which no column's type decides. All columns
         become floating point, with NaN for missing: integers and booleans too, since one may be missing. (float32 holds
         whole numbers up to 2^24.)
 
@@ -77,7 +77,6 @@ class ParquetRecords:
         return f"ParquetRecords({self.path.name!r}, {self.num_records} records of {len(self._names)} columns)"
 
     def _check_columns(self, schema: Any, dtype: str | None) -> np.dtype[Any]:
-        kinds = []
         for name in self._names:
             if name not in schema.names:
                 raise DataError(f"columns name {name!r}, which the file does not have; it has {schema.names}")
@@ -89,13 +88,12 @@ class ParquetRecords:
                     f"column {name!r} has type {kind}, which is not numeric; encode it as numbers, by a public list of "
                     "levels or a public rule, and write the file again"
                 )
-            kinds.append(kind)
         if dtype not in (None, "float32", "float64"):
             raise DataError(f'dtype = {dtype!r} is not known; give "float32", "float64" or None')
         if dtype is not None:
             return np.dtype(dtype)
-        # A column of integers counts as double: with one value missing it would have been written as one.
-        return np.dtype(np.float32 if set(kinds) <= {"float", "halffloat"} else np.float64)
+        # Whatever the columns' types: one entry (missing, or a word) may have decided them.
+        return np.dtype(np.float64)
 
     def _file_stamp(self) -> tuple[int, int]:
         status = os.stat(self.path)

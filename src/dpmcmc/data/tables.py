@@ -49,7 +49,7 @@ def copy_records(data: Any) -> tuple[Records, int]:
     -------
     records, num_records
         Arrays keep their dtype if it is boolean or an integer, or float32; any other floating dtype becomes float64.
-        Columns of tables and series become floating point, integers and booleans too, with NaN for missing, *whether
+        Columns of tables and series become float64, integers, booleans and float32 too, with NaN for missing, *whether
         or not* a value is missing. So do objects and text, since one entry that is no number makes a column that: what
         is no number in them (None, a word, a number too large) becomes NaN.
 
@@ -175,19 +175,16 @@ def _convert(column: Any) -> NDArray[Any] | None:
         return np.array([_number(entry) for entry in entries], np.float64)
     if hasattr(column, "cast") and hasattr(column, "type"):  # PyArrow Array or ChunkedArray
         type_name = str(column.type)
-        if type_name in _ARROW_INTEGERS:
-            return np.array(column.cast("float64", safe=False))
-        return np.array(column) if type_name in _ARROW_FLOATS else None
+        known = type_name in _ARROW_INTEGERS or type_name in _ARROW_FLOATS
+        return np.array(column.cast("float64", safe=False)) if known else None
     dtype: Any = getattr(column, "dtype", None)
     if isinstance(dtype, np.dtype) and hasattr(column, "__array__"):  # pandas Series and the like
         array = np.array(column, order="C")
         if array.dtype.kind in "OUST":
             return _numbers_of_objects(array)
-        return array.astype(np.float64) if array.dtype.kind in "biu" else array
+        return array.astype(np.float64) if array.dtype.kind in "biuf" else array
     if hasattr(dtype, "is_integer") and hasattr(dtype, "is_float"):  # Polars Series
-        if dtype.is_float():
-            return np.array(column.to_numpy())
-        if dtype.is_integer() or str(dtype) in ("Boolean", "Null"):
+        if dtype.is_float() or dtype.is_integer() or str(dtype) in ("Boolean", "Null"):
             return np.array(column.cast(float).to_numpy())
         return None
     if getattr(dtype, "kind", "") == "O" and hasattr(column, "to_numpy"):  # an extension array of objects

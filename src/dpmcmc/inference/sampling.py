@@ -360,7 +360,8 @@ def _reason(error: Exception) -> str:
 def _what_is_spent(run: _Run, charged: int) -> str:
     if run.curator.budget is None:
         return "no budget was involved"
-    if charged == 0 and run.curator.budget.spent == 0:
+    paid = [run.curator.budget, *([] if run.funds is None or run.funds.check is None else [run.funds.check])]
+    if charged == 0 and all(budget.spent == 0 for budget in paid):
         return "nothing was spent"
     return "the whole budget counts as spent"
 

@@ -11,7 +11,7 @@ Functions are traced here once; what was checked is what the curator runs. No va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -169,13 +169,14 @@ def trace(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[cor
         ) from error
 
 
-def check_constants(name: str, closed: core.ClosedJaxpr, num_records: int) -> None:
+def check_constants(name: str, closed: core.ClosedJaxpr, num_records: int, public: Collection[int] = ()) -> None:
     """Refuse a function that has captured an array with an axis of n entries (or a multiple): probably the data.
 
-    Scalars and small tables that were computed from the data cannot be noticed.
+    Scalars and small tables that were computed from the data cannot be noticed. ``public``: sizes that are known to
+    be those of settings.
     """
     for shape in {np.shape(constant) for constant in _constants(closed)}:
-        if any(size > 0 and size % num_records == 0 for size in shape):
+        if any(size > 0 and size % num_records == 0 and size not in public for size in shape):
             raise ModelError(
                 f"{name} uses an array of shape {shape} from outside, and there are {num_records} records: data that "
                 "come in this way are not protected. Make it a column of the data, so that each record brings its own "

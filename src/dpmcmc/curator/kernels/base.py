@@ -103,7 +103,8 @@ def arithmetic_of(model: Model, records: Any) -> Any:
     (And if the model does not object.) A public rule: it looks at dtypes only. A column of integers counts as double:
     with one value missing it would be one, and that must not change how all others are rounded.
     """
-    dtypes = {np.dtype(leaf.dtype) for leaf in jax.tree.leaves(model.quantities(records))}
+    shapes = jax.tree.map(lambda column: jax.ShapeDtypeStruct(column.shape, column.dtype), records)
+    dtypes = {np.dtype(leaf.dtype) for leaf in jax.tree.leaves(model.quantities(shapes))}
     return jnp.float32 if dtypes == {np.dtype(np.float32)} and model.float32_suffices else jnp.float64
 
 
