@@ -50,4 +50,12 @@ class RunError(DPMCMCError):
 
 
 class DPMCMCWarning(UserWarning):
-    """A run has a problem that its released quantities show: nothing moved, chains disagree, too few draws."""
+    """A run has a problem that its released quantities show: nothing moved, chains disagree, too few draws.
+
+    Attributes
+    ----------
+    posterior
+        The result, where warnings are turned into errors and `sample` could not return it.
+    """
+
+    posterior: Any = None

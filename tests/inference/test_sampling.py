@@ -294,6 +294,14 @@ def test_a_failing_progress_bar_changes_nothing(monkeypatch):
     assert not posterior.privacy.interrupted
 
 
+@pytest.mark.filterwarnings("error::dpmcmc.errors.DPMCMCWarning")
+def test_a_warning_that_is_made_an_error_brings_the_draws():
+    sampler = dpmcmc.DPPenalty(0.002, 3.0, 20.0)
+    with pytest.raises(DPMCMCWarning) as caught:
+        run(sampler, num_steps=10)
+    assert caught.value.posterior.num_draws == 5
+
+
 def test_draws_that_cannot_be_put_together_are_attached_to_the_error(monkeypatch):
     def broken(**arguments):
         raise ValueError("no room")

@@ -135,8 +135,13 @@ def sample(
         outcome = _run_blocks(run, progress)
         with _undisturbed():
             posterior = _collect(run, outcome, warmup, None if num_steps is None else run.num_steps, epsilon, delta)
-    for text in (*outcome.notes, *posterior.warnings):
-        warnings.warn(text, DPMCMCWarning, stacklevel=2)
+            texts = (*outcome.notes, *posterior.warnings)
+    for text in texts:
+        try:
+            warnings.warn(text, DPMCMCWarning, stacklevel=2)
+        except DPMCMCWarning as error:  # who makes errors of warnings gets the draws with them: they are paid for
+            error.posterior = posterior
+            raise
     return posterior
 
 
@@ -317,10 +322,10 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
             state = run.program.start(run.inputs, run.keys[0], run.theta, curator.pay(run.start_order))
             for block, order in enumerate(orders[:-1]):
                 assert order is not None
-                noise = curator.pay(order, orders[block + 1])
                 active = order.draws
                 steps = active * shape.thin
-                charged += steps
+                charged += steps  # before it is: whatever happens next, no step that was paid for is left out
+                noise = curator.pay(order, orders[block + 1])
                 key = jax.random.fold_in(run.keys[1], block)
                 state, drawn, info = run.program.run(run.inputs, state, key, noise, jnp.asarray(active))
                 released = jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[:active], (drawn, info))
