@@ -232,7 +232,9 @@ class RegressionModel(Model):
         return eta
 
     def _log_likelihood(self, parameters: dict[str, jax.Array], record: Any) -> jax.Array:
-        eta = self._predict(
+        # Of the class, not of the instance: what is set on that is nobody's family.
+        eta = type(self)._predict(
+            self,
             parameters.get("intercept"),
             parameters["coefficients"],
             parameters.get("group_effects"),
@@ -240,7 +242,7 @@ class RegressionModel(Model):
             record.get("group"),
         )
         extra = None if self.extra_name is None else jnp.log(parameters[self.extra_name])
-        return self.log_likelihood_at(eta, record["y"], extra)
+        return type(self).log_likelihood_at(self, eta, record["y"], extra)
 
     def _log_prior(self, parameters: dict[str, jax.Array]) -> jax.Array:
         total = dist.Normal(0.0, self.prior_scale).log_prob(parameters["coefficients"]).sum()
