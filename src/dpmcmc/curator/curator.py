@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
-from fractions import Fraction
 from typing import Any, NoReturn
 
 import jax
@@ -43,6 +42,7 @@ from dpmcmc.queries import (
     Query,
     ScoreMoments,
 )
+from dpmcmc.queries.declared import slack_of_answer
 
 # Exactly these: a class of somebody else's could sum anything.
 _KNOWN = (Gradient, LogRatio, NormQuantile, ScoreMoments, ClipCount, InvalidCount)
@@ -279,12 +279,7 @@ class Curator:
         return public
 
     def _cost(self, query: Query, chains: int, public: Any) -> Cost:
-        lattices = query.lattices(self.num_records, self.model.dimension)
-        slack = Cost(
-            Fraction(0),
-            sum((Fraction(lattice.lattice_epsilon) for lattice in lattices), Fraction(0)),
-            sum((Fraction(lattice.lattice_delta) for lattice in lattices), Fraction(0)),
-        )
+        slack = slack_of_answer(query, self.num_records, self.model.dimension)
         return slack.times(chains)._replace(spent=query.cost(public, chains))
 
     def _draw(self, query: Query, chains: int) -> list[NDArray[np.int64]]:

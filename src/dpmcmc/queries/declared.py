@@ -40,17 +40,19 @@ class Cost(NamedTuple):
 
 def cost_of_answer(query: Query | BatchGradient, num_records: int, dimension: int) -> Cost:
     """Return the cost of one answer to one chain. A batch is one step: what that costs is the budget's to know."""
-    if isinstance(query, BatchGradient):
-        mu: float | None = 1.0
-        lattices = [query.lattice(num_records, dimension)]
-    else:
-        mu, lattices = query.mu, query.lattices(num_records, dimension)
+    mu = 1.0 if isinstance(query, BatchGradient) else query.mu
     if mu is None:
         raise QueryError("a log-ratio of constant noise_sd has no cost known beforehand; give noise_multiplier")
+    return slack_of_answer(query, num_records, dimension)._replace(spent=Fraction(mu))
+
+
+def slack_of_answer(query: Query | BatchGradient, num_records: int, dimension: int) -> Cost:
+    """Return what discreteness adds to one answer, with nothing else spent."""
+    sizes = num_records, dimension
+    lattices = [query.lattice(*sizes)] if isinstance(query, BatchGradient) else query.lattices(*sizes)
     return Cost(
-        Fraction(mu),
-        sum((Fraction(lattice.lattice_epsilon) for lattice in lattices), Fraction(0)),
-        sum((Fraction(lattice.lattice_delta) for lattice in lattices), Fraction(0)),
+        lattice_epsilon=sum((Fraction(lattice.lattice_epsilon) for lattice in lattices), Fraction(0)),
+        lattice_delta=sum((Fraction(lattice.lattice_delta) for lattice in lattices), Fraction(0)),
     )
 
 
