@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpmcmc.privacy.statement import NOISE_FREE_MODE, PRIVATE_MODE, SEEDED_MODE, PrivacyStatement
-from dpmcmc.results import Posterior
+from dpmcmc.results import Posterior, Quality
 
 STATEMENTS = {
     "private": PrivacyStatement(
@@ -66,6 +66,30 @@ def make_posterior(kind="seeded", *, num_chains=4, num_draws=50, num_warmup=20, 
     return Posterior(**(values | changes))
 
 
+REASON = "The fit did not converge in 12 rounds: the centre is not known. Use a larger budget."
+
+
+def make_quality(**changes):
+    values = {
+        "method": "DP-Laplace",
+        "converged": True,
+        "rounds": 7,
+        "noise_share": {"sigma": 0.1 + 0.2, "beta": [0.0, 0.6, 0.05], "covariance": [[0.0, 0.1], [0.1, 1 / 3]]},
+        "independent_draws": True,
+    }
+    return Quality(**(values | changes))
+
+
+FLAGGED = {
+    "converged": False,
+    "reasons": (REASON, "A direction was floored. Use more records."),
+    "notes": ("Two columns are nearly the same.",),
+    "prior_only": ("beta[größe]", "0.9·beta[age] − 0.4·sigma"),
+    "clipped_share": -0.001,
+    "clipped_share_sd": 0.002,
+}
+
+
 def assert_same(first, second):
     """Every array, label and word agrees exactly, types included."""
     for group in ("draws", "warmup_draws", "sample_stats", "warmup_stats"):
@@ -75,7 +99,7 @@ def assert_same(first, second):
             assert left[name].dtype == right[name].dtype, (group, name)
             np.testing.assert_array_equal(left[name], right[name], err_msg=f"{group}[{name}]")
     assert list(first.draws) == list(second.draws)
-    for name in ("privacy", "sampler", "model", "record_check"):
+    for name in ("privacy", "sampler", "model", "record_check", "quality"):
         assert getattr(first, name) == getattr(second, name)
     assert dict(first.dims) == dict(second.dims)
     assert dict(first.coords) == dict(second.coords)

@@ -14,7 +14,7 @@ import xarray
 
 from dpmcmc.errors import DPMCMCError, NotPrivateError, ResultError
 from dpmcmc.results import Posterior, RecordCheck, arviz_bridge, files
-from tests.results.cases import STATEMENTS, assert_same, group_names, make_posterior
+from tests.results.cases import FLAGGED, STATEMENTS, assert_same, group_names, make_posterior, make_quality
 
 
 @pytest.fixture
@@ -39,6 +39,8 @@ def test_loads_what_was_saved(kind, path):
         {"sample_stats": {}, "warmup_stats": {}},
         {"constant": True},
         {"record_check": RecordCheck(estimate=-3.25, noise_sd=2.0, num_records=1000)},
+        {"quality": make_quality(), "warmup_draws": {}, "warmup_stats": {}},
+        {"quality": make_quality(**FLAGGED)},
         {"dims": {}, "coords": {}},
         {"dims": {"covariance": ["row", "column"]}, "coords": {"row": [10, 20]}},
         {"model": "Größe / 模型", "sampler": ""},
@@ -286,6 +288,9 @@ def test_what_is_not_tampered_with_is_loaded(tmp_path):
         {"record_check": '{"estimate": 3.0, "noise_sd": 2.0, "num_records": 999}'},
         {"record_check": '{"estimate": null, "noise_sd": 2.0, "num_records": 1000}'},
         {"record_check": '{"estimate": 3.0}'},
+        {"quality": "?"},
+        {"quality": '{"method": "DP-Laplace"}'},
+        {"quality": make_quality(noise_share={"sigma": 0.1}).to_json()},
         {"dpmcmc_format": 99},
         {"dpmcmc_format": "?"},
     ],
@@ -338,9 +343,19 @@ def test_a_statement_that_contradicts_itself_is_refused(tmp_path):
             Posterior.load(tampered(tmp_path, tamper, "private"))
 
 
+def test_a_file_of_format_3_has_no_quality(tmp_path):
+    def earlier(tree):
+        tree.attrs["dpmcmc_format"] = 3
+        del tree.attrs["quality"]
+
+    assert_same(Posterior.load(tampered(tmp_path, earlier)), make_posterior(record_check=CHECK))
+    with pytest.raises(ResultError, match="quality"):  # format 4 always says it
+        Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.pop("quality")))
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_file_of_an_earlier_format_is_refused_plainly(version, tmp_path):
-    with pytest.raises(ResultError, match=rf"another version of dpmcmc \(format {version}; this one reads 3\)"):
+    with pytest.raises(ResultError, match=rf"another version of dpmcmc \(format {version}; this one reads 3 and 4\)"):
         Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.update(dpmcmc_format=version)))
 
 

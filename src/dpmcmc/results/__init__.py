@@ -5,7 +5,8 @@ Nothing here sees a record; it holds released quantities only, and refuses to ho
 
 from dpmcmc.results.diagnostics import RecordCheck
 from dpmcmc.results.posterior import Posterior
+from dpmcmc.results.quality import Quality
 from dpmcmc.results.report import Picture, html_report
 from dpmcmc.results.table import summary_table
 
-__all__ = ["Picture", "Posterior", "RecordCheck", "html_report", "summary_table"]
+__all__ = ["Picture", "Posterior", "Quality", "RecordCheck", "html_report", "summary_table"]

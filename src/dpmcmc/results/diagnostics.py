@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dpmcmc.errors import ResultError
 from dpmcmc.results import arviz_bridge
+from dpmcmc.results.quality import entry_label
 
 if TYPE_CHECKING:
     from dpmcmc.results.posterior import Posterior
@@ -107,6 +108,9 @@ def _problems(posterior: Posterior) -> Iterator[str]:
         )
     if posterior.record_check is not None:
         yield from _bad_records(posterior.record_check)
+    independent = posterior.quality is not None and posterior.quality.independent_draws
+    if posterior.quality is not None:
+        yield from posterior.quality.reasons
     acceptance = posterior.acceptance_rate
     if acceptance is not None and acceptance < LOW_ACCEPTANCE:
         yield (
@@ -114,7 +118,14 @@ def _problems(posterior: Posterior) -> Iterator[str]:
             "bound × noise × step, and much noise rejects: lower one of the three."
         )
     if not all(np.isfinite(value).all() for value in posterior.draws.values()):
-        yield "Some draws are infinite or not numbers: the chains ran away. Lower the step size, or start nearer."
+        yield (
+            "Some draws are infinite or not numbers: the fit reaches where the parameters' values overflow. Use a "
+            "larger budget or more records, or a tighter prior."
+            if independent
+            else "Some draws are infinite or not numbers: the chains ran away. Lower the step size, or start nearer."
+        )
+        return
+    if independent:  # there are no chains to be judged: `quality` has said what there is to say
         return
     if num_draws < _FEWEST_DRAWS:
         yield f"Chains of {num_draws} draws are too short to judge. A larger budget, or less noise a step, buys more."
@@ -197,12 +208,7 @@ def _entries(posterior: Posterior) -> tuple[list[str], list[NDArray[Any]]]:
     """Return every entry of every parameter (chains × draws), and its name as in ArviZ's tables: "beta[age]"."""
     labels, entries = [], []
     for name, value in posterior.draws.items():
-        dims = posterior.dims.get(name, ("",) * (value.ndim - 2))
         for index in np.ndindex(value.shape[2:]):
-            own = [
-                posterior.coords[dimension][place] if dimension in posterior.coords else place
-                for dimension, place in zip(dims, index, strict=True)
-            ]
-            labels.append(f"{name}[{', '.join(map(str, own))}]" if own else name)
+            labels.append(entry_label(name, index, posterior.dims, posterior.coords))
             entries.append(value[(slice(None), slice(None), *index)])
     return labels, entries

@@ -23,6 +23,7 @@ from dpmcmc.privacy.statement import NOISE_FREE_MODE, PrivacyStatement
 from dpmcmc.results import arviz_bridge
 from dpmcmc.results.diagnostics import RecordCheck, problems, without_still_entries
 from dpmcmc.results.files import check_path, read_tree, write_tree
+from dpmcmc.results.quality import INDEPENDENT_NOTE, Quality
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +38,12 @@ RELEASED_STATS = ("acceptance_rate", "step_size")
 NOISE_FREE_STATS = (*RELEASED_STATS, "ratios_clipped")
 """The same for a run without noise, and for no other: neither a private nor a seeded one."""
 
-_FORMAT = 3
+_FORMAT = 4
+_READABLE_FORMATS = (3, 4)  # a file of format 3 knows nothing of quality
 _SAMPLE_DIMENSIONS = ("chain", "draw")
 _GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
+# The options of `arviz.summary` that say which rows a table has, and what they are called.
+_ROW_OPTIONS = ("var_names", "filter_vars", "group", "coords", "labeller", "order", "index_origin", "sample_dims")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -64,6 +68,8 @@ class Posterior:
         ``dims={"beta": ["coefficient"]}, coords={"coefficient": ["age", "income"]}``.
     record_check
         The released, noised count of records that counted as nothing; None if none was released.
+    quality
+        How far the result is to be trusted, of a sampler that can tell (`DPLaplace`); else None.
 
     Raises
     ------
@@ -95,6 +101,7 @@ class Posterior:
     dims: Mapping[str, Sequence[str]] = field(default_factory=dict)
     coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     record_check: RecordCheck | None = None
+    quality: Quality | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.privacy, PrivacyStatement):
@@ -118,6 +125,7 @@ class Posterior:
         if warmup_chains != chains or not same_names or any(warmup[k].shape[2:] != draws[k].shape[2:] for k in draws):
             raise ResultError("warmup_draws must have the chains, parameters and parameter shapes of draws")
         dims, coords = _check_labels(draws, self.dims, self.coords)
+        _check_quality(self.quality, draws)
         checked: dict[str, dict[str, Any]] = {
             "draws": draws,
             "warmup_draws": {name: warmup[name] for name in draws},
@@ -155,6 +163,13 @@ class Posterior:
         """What is wrong with the run as far as released quantities tell, with the remedies; empty if nothing is."""
         return problems(self)
 
+    @property
+    def quality_lines(self) -> list[str]:
+        """What ``quality`` says, without the reasons (these are among the warnings), with the parameters' labels."""
+        if self.quality is None:
+            return []
+        return self.quality.lines(self.privacy, dims=self.dims, coords=self.coords)
+
     def summary(self, **options: Any) -> pandas.DataFrame:
         """Return mean, sd, interval, MCSE, ESS and R̂ of every parameter, by :func:`arviz.summary`.
 
@@ -162,6 +177,10 @@ class Posterior:
         ``attrs`` of the table hold the privacy statement and the warnings, each of which is also given as a
         :class:`~dpmcmc.errors.DPMCMCWarning`; if the run was not private, the name of its index says so, which shows
         wherever the table is printed or written to CSV.
+
+        If there is a ``quality``, ``attrs`` hold it too, as JSON. If the draws are independent, the table (but for
+        ``fmt="long"`` and ``"xarray"``) has a column ``noise_share``, the share of each sd that is privacy noise, and
+        ``attrs["notes"]`` say that R̂ and ESS are those of independent draws.
 
         Parameters
         ----------
@@ -175,7 +194,12 @@ class Posterior:
             if moved is not None:
                 other = summarise(_rebuild(self._fields() | {"draws": moved}).to_arviz(), **options)
                 table = _with_errors_of(other, table, options.get("fmt", "wide"))
+            if self.quality is not None and self.quality.independent_draws and options.get("fmt", "wide") == "wide":
+                table["noise_share"] = self._noise_column(summarise, options).loc[table.index]
         table.attrs.update(_privacy_attributes(self.privacy), warnings=self.warnings)
+        if self.quality is not None:
+            table.attrs["quality"] = self.quality.to_json()
+            table.attrs["notes"] = (INDEPENDENT_NOTE,) if self.quality.independent_draws else ()
         if not self.privacy.private and hasattr(table, "columns"):  # fmt="xarray" has attributes only
             table.index.name = self.privacy.mode
         for text in self.warnings:
@@ -187,7 +211,8 @@ class Posterior:
 
         Groups: ``posterior``, ``sample_stats``, and if warm-up was kept ``warmup_posterior`` and
         ``warmup_sample_stats``. The root and every group carry the attributes ``privacy`` (the statement as JSON),
-        ``private`` (1 or 0) and ``mode``. A parameter whose name ArviZ cannot hold (with "/", say) is renamed.
+        ``private`` (1 or 0) and ``mode``; the root also has ``quality`` (JSON, null if there is none). A parameter
+        whose name ArviZ cannot hold (with "/", say) is renamed.
         """
         variables = self._variable_names()
         groups = {
@@ -216,6 +241,7 @@ class Posterior:
             parameters=json.dumps(list(self.draws)),
             renamed_parameters=json.dumps(renamed),
             record_check=json.dumps(None if self.record_check is None else asdict(self.record_check)),
+            quality="null" if self.quality is None else self.quality.to_json(),
         )
         return data
 
@@ -266,10 +292,10 @@ class Posterior:
             raise ResultError(
                 f"{os.fspath(path)!r} is not a posterior of dpmcmc; give a file that Posterior.save wrote"
             )
-        if tree.attrs["dpmcmc_format"] != _FORMAT:
+        if tree.attrs["dpmcmc_format"] not in _READABLE_FORMATS:
             raise ResultError(
                 f"{os.fspath(path)!r} was written by another version of dpmcmc (format {tree.attrs['dpmcmc_format']}; "
-                f"this one reads {_FORMAT}); load it with that version"
+                f"this one reads {' and '.join(map(str, _READABLE_FORMATS))}); load it with that version"
             )
         try:
             return _from_tree(tree)
@@ -293,6 +319,7 @@ class Posterior:
                 f"{self.num_chains} chains × {self.num_draws} draws after {self.num_warmup} of warm-up{acceptance}",
                 f"Parameters: {parameters}",
                 *str(self.privacy).splitlines()[:2],
+                *self.quality_lines,
                 *(f"Warning: {text}" for text in self.warnings),
             ]
         )
@@ -304,6 +331,17 @@ class Posterior:
     def _fields(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in values.items()}
+
+    def _noise_column(self, summarise: Any, options: Mapping[str, Any]) -> Any:
+        """Return the shares of noise by ArviZ's own names of the rows, whatever options select and name these."""
+        assert self.quality is not None
+        few = (1, 4)
+        shares = {name: np.broadcast_to(own, (*few, *own.shape)) for name, own in self.quality.noise_share.items()}
+        bare = {"draws": shares, "warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}}
+        own = {name: value for name, value in options.items() if name in _ROW_OPTIONS}
+        table = summarise(_rebuild(self._fields() | bare).to_arviz(), kind="stats", round_to="none", **own)
+        digits = options.get("round_to")
+        return table["mean"] if digits == "none" else table["mean"].round(digits if isinstance(digits, int) else 3)
 
     def _variable_names(self) -> dict[str, str]:
         """Give each parameter a name that xarray can hold: without "/", and not that of a dimension."""
@@ -343,6 +381,7 @@ def _from_tree(tree: DataTree) -> Posterior:
     renamed = json.loads(tree.attrs["renamed_parameters"])
     original_order = json.loads(tree.attrs["parameters"])
     record_check = json.loads(tree.attrs["record_check"])
+    quality = json.loads(tree.attrs["quality"]) if tree.attrs["dpmcmc_format"] > 3 else None
     variables = {name: name for name in original_order} | {name: variable for variable, name in renamed.items()}
     dims: dict[str, list[str]] = {}
     coords: dict[str, list[Any]] = {}
@@ -369,6 +408,7 @@ def _from_tree(tree: DataTree) -> Posterior:
         dims=dims,
         coords=coords,
         record_check=None if record_check is None else RecordCheck(**record_check),
+        quality=None if quality is None else Quality.from_dict(quality),
     )
 
 
@@ -484,6 +524,19 @@ def _check_labels(
         {name: tuple(names) for name, names in dims.items()},
         {dimension: tuple(np.asarray(labels).tolist()) for dimension, labels in coords.items()},
     )
+
+
+def _check_quality(quality: Quality | None, draws: Mapping[str, np.ndarray]) -> None:
+    if quality is None:
+        return
+    if not isinstance(quality, Quality):
+        raise ResultError(f"quality is a {type(quality).__name__}; give a Quality")
+    known = {name: shares.shape for name, shares in quality.noise_share.items()}
+    wanted = {name: value.shape[2:] for name, value in draws.items()}
+    if known != wanted:
+        raise ResultError(
+            f"the noise_share of quality has the parameters and shapes {known}; give those of the draws, {wanted}"
+        )
 
 
 def _read_only(values: dict[str, Any]) -> dict[str, Any]:
