@@ -90,6 +90,12 @@ FLAGGED = {
 }
 
 
+def fitted(quality=None, kind="private", **changes):
+    """A posterior of independent draws, with a quality."""
+    plain = {"warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}, "quality": quality or make_quality()}
+    return make_posterior(kind, **(plain | changes))
+
+
 def assert_same(first, second):
     """Every array, label and word agrees exactly, types included."""
     for group in ("draws", "warmup_draws", "sample_stats", "warmup_stats"):

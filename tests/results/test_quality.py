@@ -1,5 +1,6 @@
 """What a sampler knows about its result: checked, kept exactly, and shown with the right numbers."""
 
+import io
 import json
 import math
 import pickle
@@ -9,9 +10,10 @@ import pytest
 
 from dpmcmc.errors import DPMCMCWarning, ResultError
 from dpmcmc.privacy import gaussian_epsilon, gaussian_mu
-from dpmcmc.results import Quality
+from dpmcmc.results import Quality, summary_table
 from dpmcmc.results.quality import as_percent, share_of_noise
-from tests.results.cases import FLAGGED, REASON, assert_same, make_posterior, make_quality
+from dpmcmc.results.table import summary_rows
+from tests.results.cases import FLAGGED, REASON, assert_same, fitted, make_posterior, make_quality
 
 
 @pytest.mark.parametrize("changes", [{}, FLAGGED, {"noise_share": {}}, {"independent_draws": False, "rounds": 0}])
@@ -124,7 +126,7 @@ class TestAdvice:
         labels = {"dims": {"beta": ["coefficient"]}, "coords": {"coefficient": ["intercept", "age", "größe"]}}
         assert make_quality().worst_noise() == ("beta[1]", 0.6)
         assert make_quality().worst_noise(**labels) == ("beta[age]", 0.6)
-        assert "interval of beta[age], 60 %" in make_quality().advice(**RUN, **labels)
+        assert "60 % of the interval of beta[age]" in make_quality().advice(**RUN, **labels)
         assert make_quality(noise_share={"covariance": [[0.0, 0.5], [0.1, 0.2]]}).worst_noise() == (
             "covariance[0, 1]",
             0.5,
@@ -146,12 +148,13 @@ class TestAdvice:
         by_budget = share(constant / math.sqrt(n * gaussian_mu(larger, 1e-6)))
         by_records = share(constant / math.sqrt(4 * n * mu))
         assert by_budget == pytest.approx(by_records, rel=1e-9) == pytest.approx(share(noise / 2.0), rel=1e-9)
-        assert f"is privacy noise: without noise it would be {as_percent(1.0 - share(noise))} as wide" in text
+        assert text.startswith(f"{as_percent(share(noise))} of the interval of beta is noise")
+        assert f"it would be {as_percent(1.0 - share(noise))} as wide" in text
         assert f"4 times the records ({4 * n:,})" in text
         assert text.count(f"then be {as_percent(by_records)}.") == 1
 
     def test_all_noise_and_next_to_none(self):
-        assert "beta, 100 % is privacy noise" in make_quality(noise_share={"beta": 1.0}).advice(**RUN)
+        assert "100 % of the interval of beta is noise" in make_quality(noise_share={"beta": 1.0}).advice(**RUN)
         little = make_quality(noise_share={"beta": [0.04, 0.0]}).advice(**RUN)
         assert "at most 4 % of an interval (beta[0])" in little
         assert "not known" in make_quality(noise_share={}).advice(**RUN)
@@ -160,28 +163,22 @@ class TestAdvice:
 def test_text():
     text = str(make_quality(**FLAGGED))
     for part in (
-        "DP-Laplace did not converge in 7 rounds: flagged, 2 reasons",
-        "at most 60 % of an interval (beta[1])",
-        "Held by the prior only: beta[größe], 0.9·beta[age] − 0.4·sigma",
-        "final sums: about 0 % (± 0.2 %)",
+        "Fit: DP-Laplace did not converge in 7 rounds; flagged (2)",
+        "Privacy noise: at most 60 % of an interval (beta[1])",
+        "Held by the prior only: beta[größe]; 0.9·beta[age] − 0.4·sigma",
+        "Clipped records: about 0 % (± 0.2 %) in the final sums",
         "Note: Two columns",
         f"Reason: {REASON}",
         "R̂ and ESS are those of independent draws",
     ):
         assert part in text, part
     calm = str(make_quality(rounds=1, independent_draws=False))
-    assert calm.startswith("DP-Laplace converged in 1 round: not flagged\n")
-    for word in ("Reason", "prior", "clipped", "R̂", "None"):
+    assert calm.startswith("Fit: DP-Laplace converged in 1 round; not flagged\n")
+    for word in ("Reason", "prior", "Clipped", "R̂", "None"):
         assert word not in calm
 
 
 # --------------------------------------------------------------------------------------------------- in a posterior
-
-
-def fitted(quality=None, kind="private", **changes):
-    """A posterior of independent draws."""
-    plain = {"warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}, "quality": quality or make_quality()}
-    return make_posterior(kind, **(plain | changes))
 
 
 def test_a_posterior_hands_it_on():
@@ -280,9 +277,40 @@ class TestSummary:
 
 def test_a_posteriors_text_has_the_labels_and_the_advice():
     text = str(fitted(make_quality(**FLAGGED)))
-    for part in ("did not converge in 7 rounds", "interval of beta[age], 60 %", "(4,000) or ε = 2.12", "beta[größe]"):
+    for part in (
+        "did not converge in 7 rounds",
+        "60 % of the interval of beta[age]",
+        "(4,000) or ε = 2.12",
+        "beta[größe]",
+    ):
         assert part in text, part
     assert "Reason:" not in text
     assert text.count(REASON) == 1
     free = str(fitted(kind="noise-free"))
     assert "at most 60 % of an interval (beta[age])" in free
+
+
+def test_independent_draws_are_not_called_chains():
+    posterior = fitted()
+    for text in (str(posterior), repr(posterior)):
+        assert "200 independent draws" in text
+        assert "chain" not in text
+        assert "warm-up" not in text
+    assert "4 chains × 50 draws after 0 of warm-up" in str(fitted(make_quality(independent_draws=False)))
+
+
+def test_table_for_a_terminal():
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=80)
+    console.print(summary_table(fitted(make_quality(**FLAGGED))))
+    shown = " ".join(console.file.getvalue().split())
+    assert "noise" in shown
+    assert "60 %" in shown
+    assert "…" not in shown
+    assert "r_hat" not in shown  # it would look like praise
+    for text in ("200 independent draws", "flagged (2)", "Held by the prior only: beta[größe]", f"Warning: {REASON}"):
+        assert text in shown, text
+    columns = summary_rows(fitted(make_quality(independent_draws=False))).columns
+    assert "r_hat" in columns
+    assert "noise_share" not in columns

@@ -7,7 +7,7 @@ import pytest
 
 from dpmcmc.errors import ResultError
 from dpmcmc.results import Picture, html_report, report
-from tests.results.cases import STATEMENTS, make_posterior
+from tests.results.cases import FLAGGED, STATEMENTS, fitted, make_posterior, make_quality
 from tests.results.pages import Page
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
@@ -54,6 +54,51 @@ def test_numbers_of_the_statement():
     assert rows["Spent"] == "ε = 1, δ = 1e-06"
     assert rows["Released: log-ratio"] == "100 noisy sums, noise multiplier τ = 80"
     assert "Spent" not in dict(report.statement_rows(make_posterior("seeded")))
+
+
+class TestTrust:
+    def test_a_flagged_result_says_so_at_the_top_and_why_below(self):
+        texts, _ = shown(fitted(make_quality(**FLAGGED)))
+        assert texts.index("Flagged. Do not trust") < texts.index("ε spent") < texts.index("How far to trust this")
+        section = texts[texts.index("How far to trust this") : texts.index("Summary")]
+        for text in (*FLAGGED["reasons"], *FLAGGED["notes"], *FLAGGED["prior_only"], "about 0 % (± 0.2 %)", "60 %"):
+            assert text in section, text
+        assert all(texts.count(reason) == 1 for reason in FLAGGED["reasons"])
+        assert "found nothing against" not in texts
+
+    def test_a_good_one_says_so_too(self):
+        texts, source = shown(fitted())
+        assert "Flagged" not in texts
+        assert 'role="alert"' not in source
+        assert "The checks of DP-Laplace found nothing against this result." in texts
+        assert "None" not in texts
+        assert "200independent draws" in texts  # a tile: number and label
+        assert "chains" not in texts
+
+    def test_every_parameter_has_its_share_of_noise_as_a_number_and_a_bar(self):
+        texts, source = shown(fitted())
+        assert "privacy noise" in texts
+        assert re.findall(r'style="--share: ([\d.]+)">([^<]+)<', source) == [
+            ("0.000", "0 %"),
+            ("0.600", "60 %"),
+            ("0.050", "5 %"),
+            ("0.000", "0 %"),
+            ("0.100", "10 %"),
+            ("0.100", "10 %"),
+            ("0.333", "33 %"),
+            ("0.300", "30 %"),
+        ]
+
+    def test_its_texts_are_escaped(self):
+        evil = "<script>alert(1)</script>"
+        quality = make_quality(method=evil, reasons=(evil,), notes=(evil,), prior_only=(evil,))
+        for source in (shown(fitted(quality))[1], shown(fitted(make_quality(method=evil)))[1]):
+            assert "<script" not in source
+
+    def test_a_posterior_without_it_has_no_such_section(self):
+        texts, _ = shown(make_posterior())
+        assert "How far" not in texts
+        assert report.trust(make_posterior()) == ""
 
 
 def test_texts_are_escaped():

@@ -108,7 +108,6 @@ def _problems(posterior: Posterior) -> Iterator[str]:
         )
     if posterior.record_check is not None:
         yield from _bad_records(posterior.record_check)
-    independent = posterior.quality is not None and posterior.quality.independent_draws
     if posterior.quality is not None:
         yield from posterior.quality.reasons
     acceptance = posterior.acceptance_rate
@@ -121,11 +120,11 @@ def _problems(posterior: Posterior) -> Iterator[str]:
         yield (
             "Some draws are infinite or not numbers: the fit reaches where the parameters' values overflow. Use a "
             "larger budget or more records, or a tighter prior."
-            if independent
+            if not posterior.of_chains
             else "Some draws are infinite or not numbers: the chains ran away. Lower the step size, or start nearer."
         )
         return
-    if independent:  # there are no chains to be judged: `quality` has said what there is to say
+    if not posterior.of_chains:  # nothing to be judged: `quality` has said what there is to say
         return
     if num_draws < _FEWEST_DRAWS:
         yield f"Chains of {num_draws} draws are too short to judge. A larger budget, or less noise a step, buys more."

@@ -164,11 +164,23 @@ class Posterior:
         return problems(self)
 
     @property
-    def quality_lines(self) -> list[str]:
-        """What ``quality`` says, without the reasons (these are among the warnings), with the parameters' labels."""
+    def of_chains(self) -> bool:
+        """Whether the draws are those of chains; if not, each is independent of the others."""
+        return self.quality is None or not self.quality.independent_draws
+
+    @property
+    def size_text(self) -> str:
+        """How many draws there are, in words."""
+        if self.of_chains:
+            return f"{self.num_chains} chains × {self.num_draws} draws"
+        return f"{self.num_chains * self.num_draws:,} independent draws"
+
+    @property
+    def quality_rows(self) -> list[tuple[str, str]]:
+        """What ``quality`` says, as label and text, without the reasons, which are among the warnings."""
         if self.quality is None:
             return []
-        return self.quality.lines(self.privacy, dims=self.dims, coords=self.coords)
+        return self.quality.rows(self.privacy, dims=self.dims, coords=self.coords)
 
     def summary(self, **options: Any) -> pandas.DataFrame:
         """Return mean, sd, interval, MCSE, ESS and R̂ of every parameter, by :func:`arviz.summary`.
@@ -194,12 +206,12 @@ class Posterior:
             if moved is not None:
                 other = summarise(_rebuild(self._fields() | {"draws": moved}).to_arviz(), **options)
                 table = _with_errors_of(other, table, options.get("fmt", "wide"))
-            if self.quality is not None and self.quality.independent_draws and options.get("fmt", "wide") == "wide":
+            if not self.of_chains and options.get("fmt", "wide") == "wide":
                 table["noise_share"] = self._noise_column(summarise, options).loc[table.index]
         table.attrs.update(_privacy_attributes(self.privacy), warnings=self.warnings)
         if self.quality is not None:
             table.attrs["quality"] = self.quality.to_json()
-            table.attrs["notes"] = (INDEPENDENT_NOTE,) if self.quality.independent_draws else ()
+            table.attrs["notes"] = () if self.of_chains else (f"The draws are {INDEPENDENT_NOTE}.",)
         if not self.privacy.private and hasattr(table, "columns"):  # fmt="xarray" has attributes only
             table.index.name = self.privacy.mode
         for text in self.warnings:
@@ -306,8 +318,7 @@ class Posterior:
         number = len(self.warnings)
         found = f", {number} warning{'s' if number > 1 else ''}" if number else ""
         return (
-            f"Posterior(model={self.model!r}, sampler={self.sampler!r}, "
-            f"{self.num_chains} chains × {self.num_draws} draws, {self.privacy.mode}{found})"
+            f"Posterior(model={self.model!r}, sampler={self.sampler!r}, {self.size_text}, {self.privacy.mode}{found})"
         )
 
     def __str__(self) -> str:
@@ -316,10 +327,10 @@ class Posterior:
         return "\n".join(
             [
                 f"Posterior of {self.model} by {self.sampler}",
-                f"{self.num_chains} chains × {self.num_draws} draws after {self.num_warmup} of warm-up{acceptance}",
+                self.size_text + (f" after {self.num_warmup} of warm-up{acceptance}" if self.of_chains else ""),
                 f"Parameters: {parameters}",
                 *str(self.privacy).splitlines()[:2],
-                *self.quality_lines,
+                *(f"{label}: {text}" for label, text in self.quality_rows),
                 *(f"Warning: {text}" for text in self.warnings),
             ]
         )

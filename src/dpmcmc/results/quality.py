@@ -24,7 +24,7 @@ __all__ = ["Quality", "as_percent", "entry_label", "share_of_noise"]
 SMALL_NOISE_SHARE = 0.1
 """Up to this share of an interval nobody needs advice about the noise."""
 INDEPENDENT_NOTE = (
-    "The draws are independent: R̂ and ESS are those of independent draws, and say nothing about how good the fit is."
+    "independent of each other: R̂ and ESS are those of independent draws, and say nothing about how good the fit is"
 )
 _ROUNDING = 1e-9
 
@@ -108,9 +108,9 @@ class Quality:
     >>> quality.flagged
     False
     >>> print(quality.advice(epsilon=1.0, delta=1e-6, num_records=10_000))  # doctest: +NORMALIZE_WHITESPACE
-    Of the interval of beta[1], 60 % is privacy noise: without noise it would be 40 % as wide. To halve the noise
-    relative to the posterior's own sd takes 4 times the records (40,000) or ε = 2.12; its share would then be 34 %.
-    (Twice the records halve the noise itself, but narrow the posterior too.)
+    60 % of the interval of beta[1] is noise: without it, it would be 40 % as wide. To halve the noise relative to the
+    posterior's own sd takes 4 times the records (40,000) or ε = 2.12; its share would then be 34 %. (Twice the records
+    halve the noise itself, but narrow the posterior too.)
     """
 
     method: str
@@ -159,13 +159,6 @@ class Quality:
         """The estimated fraction of clipped records, from 0 to 1; None if there is no estimate."""
         return None if self.clipped_share is None else min(max(self.clipped_share, 0.0), 1.0)
 
-    @property
-    def clipped_text(self) -> str:
-        """The same with the sd of its noise, in words."""
-        if self.clipped is None or self.clipped_share_sd is None:
-            return "not known"
-        return f"about {100.0 * self.clipped:.2g} % (± {100.0 * self.clipped_share_sd:.1g} %)"
-
     def worst_noise(
         self, *, dims: Mapping[str, Sequence[str]] | None = None, coords: Mapping[str, Sequence[Any]] | None = None
     ) -> tuple[str, float] | None:
@@ -185,14 +178,14 @@ class Quality:
 
     def advice(
         self,
-        *,
         epsilon: float,
         delta: float,
         num_records: int,
+        *,
         dims: Mapping[str, Sequence[str]] | None = None,
         coords: Mapping[str, Sequence[Any]] | None = None,
     ) -> str:
-        r"""Say how much of the worst interval is privacy noise, and what would halve that noise.
+        r"""Say how much of the worst interval is privacy noise, and what would halve that noise, as text after a colon.
 
         A posterior sd is proportional to :math:`1/\sqrt n`. The noise of a sum is the same for any n, and the
         curvature that it is divided by grows with n: the noise on a parameter is proportional to
@@ -208,30 +201,28 @@ class Quality:
         """
         worst = self.worst_noise(dims=dims, coords=coords)
         if worst is None:
-            return "How much of the intervals is privacy noise is not known."
+            return "not known"
         label, share = worst
         if share <= SMALL_NOISE_SHARE:
-            return (
-                f"Privacy noise is at most {as_percent(share)} of an interval ({label}): a larger ε would gain little."
-            )
+            return f"at most {as_percent(share)} of an interval ({label}): a larger ε would gain little"
         square = math.inf if share == 1.0 else 1.0 / (1.0 - share) ** 2 - 1.0
         afterwards = 1.0 - 1.0 / math.sqrt(1.0 + square / 4.0)
         larger = gaussian_epsilon(4.0 * gaussian_mu(epsilon, delta), delta)
         return (
-            f"Of the interval of {label}, {as_percent(share)} is privacy noise: without noise it would be "
+            f"{as_percent(share)} of the interval of {label} is noise: without it, it would be "
             f"{as_percent(1.0 - share)} as wide. To halve the noise relative to the posterior's own sd takes 4 times "
             f"the records ({4 * num_records:,}) or ε = {larger:.3g}; its share would then be {as_percent(afterwards)}. "
             "(Twice the records halve the noise itself, but narrow the posterior too.)"
         )
 
-    def lines(
+    def rows(
         self,
         privacy: PrivacyStatement | None = None,
         *,
         dims: Mapping[str, Sequence[str]] | None = None,
         coords: Mapping[str, Sequence[Any]] | None = None,
-    ) -> list[str]:
-        """Return all but the reasons as lines of text.
+    ) -> list[tuple[str, str]]:
+        """Return all but the reasons as pairs of label and text.
 
         Parameters
         ----------
@@ -240,31 +231,22 @@ class Quality:
         dims, coords
             Names and labels as in `Posterior`.
         """
-        number = len(self.reasons)
-        verdict = f"flagged, {number} reason{'s' if number > 1 else ''}" if number else "not flagged"
-        lines = [
-            f"{self.method} {'converged' if self.converged else 'did not converge'} in {self.rounds} "
-            f"round{'' if self.rounds == 1 else 's'}: {verdict}"
-        ]
+        found = "converged" if self.converged else "did not converge"
+        flag = f"flagged ({len(self.reasons)})" if self.flagged else "not flagged"
+        rows = [("Fit", f"{self.method} {found} in {_counted(self.rounds, 'round')}; {flag}")]
         worst = self.worst_noise(dims=dims, coords=coords)
         if privacy is not None and privacy.epsilon is not None and privacy.delta is not None:
-            lines.append(
-                self.advice(
-                    epsilon=privacy.epsilon,
-                    delta=privacy.delta,
-                    num_records=privacy.num_records,
-                    dims=dims,
-                    coords=coords,
-                )
-            )
+            run = (privacy.epsilon, privacy.delta, privacy.num_records)
+            rows.append(("Privacy noise", self.advice(*run, dims=dims, coords=coords)))
         elif worst is not None:
-            lines.append(f"Privacy noise is at most {as_percent(worst[1])} of an interval ({worst[0]}).")
+            rows.append(("Privacy noise", f"at most {as_percent(worst[1])} of an interval ({worst[0]})"))
         if self.prior_only:
-            lines.append(f"Held by the prior only: {', '.join(self.prior_only)}")
-        if self.clipped is not None:
-            lines.append(f"Records clipped in the final sums: {self.clipped_text}")
-        lines += [f"Note: {note}" for note in self.notes]
-        return [*lines, INDEPENDENT_NOTE] if self.independent_draws else lines
+            rows.append(("Held by the prior only", "; ".join(self.prior_only)))
+        if self.clipped is not None and self.clipped_share_sd is not None:
+            shares = f"about {100.0 * self.clipped:.2g} % (± {100.0 * self.clipped_share_sd:.1g} %)"
+            rows.append(("Clipped records", f"{shares} in the final sums"))
+        rows += [("Note", note) for note in self.notes]
+        return [*rows, ("Draws", INDEPENDENT_NOTE)] if self.independent_draws else rows
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
@@ -285,7 +267,8 @@ class Quality:
         return json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False)
 
     def __str__(self) -> str:
-        return "\n".join([*self.lines(), *(f"Reason: {reason}" for reason in self.reasons)])
+        rows = [*self.rows(), *(("Reason", reason) for reason in self.reasons)]
+        return "\n".join(f"{label}: {text}" for label, text in rows)
 
     def __eq__(self, other: object) -> bool:
         return self.to_dict() == other.to_dict() if isinstance(other, Quality) else NotImplemented
@@ -295,6 +278,10 @@ class Quality:
     def __reduce__(self) -> tuple[Any, ...]:
         """Let processes hand it on: a read-only mapping cannot be sent as it is."""
         return Quality.from_dict, (self.to_dict(),)
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _rounds(value: Any) -> int:

@@ -20,6 +20,7 @@ from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import NOISE_FREE_MODE, SEEDED_MODE
 from dpmcmc.results.posterior import Posterior
+from dpmcmc.results.quality import as_percent
 from dpmcmc.results.table import SummaryRows, summary_rows
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "statement",
     "statement_rows",
     "summary",
+    "trust",
     "warning_notes",
 ]
 
@@ -88,7 +90,11 @@ def html_report(
         Pictures of the draws.
     """
     parts = [figure(picture) for picture in pictures]
-    parts += [heading("Summary"), summary(summary_rows(posterior)), warning_notes(posterior)]
+    if posterior.quality is not None:
+        parts += [heading("How far to trust this"), trust(posterior)]
+    parts += [heading("Summary"), summary(summary_rows(posterior))]
+    if posterior.quality is None:
+        parts.append(warning_notes(posterior))
     parts += [heading("What was spent and released"), statement(posterior)]
     return html_page(posterior, parts, title=title or f"Posterior of {posterior.model}", lead=lead)
 
@@ -112,7 +118,7 @@ def html_page(posterior: Posterior, parts: Iterable[Html], *, title: str, lead: 
     return Template(_PAGE).substitute(
         title=html.escape(title),
         lead=html.escape(lead),
-        banner=_banner(privacy),
+        banner=_banner(posterior),
         tiles="".join(
             f"<div><dd>{html.escape(value)}</dd><dt>{html.escape(label)}</dt></div>"
             for value, label in _tiles(posterior)
@@ -151,8 +157,26 @@ def figure(picture: Picture) -> Html:
 
 
 def summary(table: SummaryRows) -> Html:
-    """Return a table with a row of numbers for each parameter."""
-    return _table(["", *table.columns], [[name, *map(_short, values)] for name, values in table.rows], "numbers")
+    """Return a table with a row of numbers for each parameter; shares of noise are drawn as bars, too."""
+    head = ["privacy noise" if column == "noise_share" else column for column in table.columns]
+    rows = [
+        (name, [_share(value) if column == "noise_share" else _cell(_short(value)) for column, value in own])
+        for name, own in ((name, zip(table.columns, values, strict=True)) for name, values in table.rows)
+    ]
+    return _table(["", *head], rows, "numbers")
+
+
+def trust(posterior: Posterior) -> Html:
+    """Return how far the result is to be trusted: the verdict, all warnings, and what is known; else nothing."""
+    quality = posterior.quality
+    if quality is None:
+        return Html("")
+    if quality.flagged:
+        verdict = '<p class="flag">Not as it stands. Why, and what helps:</p>'
+    else:
+        verdict = f'<p class="badge">The checks of {html.escape(quality.method)} found nothing against this result.</p>'
+    rows = [(label, [_cell(text)]) for label, text in posterior.quality_rows]
+    return Html(verdict + warning_notes(posterior) + _table([], rows, "statement"))
 
 
 def warning_notes(posterior: Posterior) -> Html:
@@ -167,7 +191,7 @@ def warning_notes(posterior: Posterior) -> Html:
 
 def statement(posterior: Posterior) -> Html:
     """Return what was spent and released, as a table."""
-    return _table([], [[label, value] for label, value in statement_rows(posterior)], "statement")
+    return _table([], [(label, [_cell(value)]) for label, value in statement_rows(posterior)], "statement")
 
 
 def statement_rows(posterior: Posterior) -> list[tuple[str, str]]:
@@ -188,7 +212,7 @@ def statement_rows(posterior: Posterior) -> list[tuple[str, str]]:
     for kind, number in privacy.queries.items():
         multiplier = privacy.noise_multipliers.get(kind)
         noise = "" if multiplier is None else f", noise multiplier τ = {multiplier:.4g}"
-        rows.append((f"Released: {kind.replace('_', '-')}", f"{number:,} {_sums(privacy)}{noise}"))
+        rows.append((f"Released: {kind.replace('_', '-')}", f"{number:,} {_sums(privacy, number)}{noise}"))
     if posterior.acceptance_rate is not None:
         rows.append(("Acceptance rate", f"{posterior.acceptance_rate:.2f}"))
     return [*rows, ("Accountant", privacy.accountant)]
@@ -202,19 +226,31 @@ def _tiles(posterior: Posterior) -> list[tuple[str, str]]:
     if privacy.epsilon is not None:
         tiles += [(f"{privacy.epsilon:g}", f"ε {spent}"), (f"{privacy.delta:g}", f"δ {spent}")]
     num_draws = posterior.num_chains * posterior.num_draws
-    tiles += [(f"{privacy.num_records:,}", "records"), (f"{num_draws:,}", f"draws in {posterior.num_chains} chains")]
+    draws = f"draws in {posterior.num_chains} chains" if posterior.of_chains else "independent draws"
+    tiles += [(f"{privacy.num_records:,}", "records"), (f"{num_draws:,}", draws)]
     if posterior.acceptance_rate is not None:
         tiles.append((f"{posterior.acceptance_rate:.2f}", "acceptance"))
     if privacy.queries:
-        tiles.append((f"{sum(privacy.queries.values()):,}", f"{_sums(privacy)} released"))
+        released = sum(privacy.queries.values())
+        tiles.append((f"{released:,}", f"{_sums(privacy, released)} released"))
+    worst = None if posterior.quality is None else posterior.quality.worst_noise()
+    if worst is not None:
+        tiles.append((as_percent(worst[1]), "of an interval is noise, at worst"))
     return tiles
 
 
-def _sums(privacy: PrivacyStatement) -> str:
-    return "sums without noise" if privacy.mode == NOISE_FREE_MODE else "noisy sums"
+def _sums(privacy: PrivacyStatement, number: int) -> str:
+    sums = "sum" if number == 1 else "sums"
+    return f"{sums} without noise" if privacy.mode == NOISE_FREE_MODE else f"noisy {sums}"
 
 
-def _banner(privacy: PrivacyStatement) -> str:
+def _banner(posterior: Posterior) -> str:
+    flagged = posterior.quality is not None and posterior.quality.flagged
+    flag = "<strong>Flagged.</strong> Do not trust this result as it stands; the reasons are below."
+    return _privacy_banner(posterior.privacy) + (f'<p class="warning" role="alert">{flag}</p>' if flagged else "")
+
+
+def _privacy_banner(privacy: PrivacyStatement) -> str:
     if privacy.private:
         return '<p class="badge">Private: exact noise, every sum paid for before it was computed</p>'
     seeded = "Who knows the seed can take the noise off again. " if privacy.mode == SEEDED_MODE else ""
@@ -246,14 +282,18 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _table(head: list[str], rows: list[list[str]], kind: str) -> Html:
+def _cell(text: str) -> Html:
+    return Html(f"<td>{html.escape(text)}</td>")
+
+
+def _share(value: float) -> Html:
+    """Return a cell with a share as a number, and as a bar on its left."""
+    return Html(f'<td class="share" style="--share: {value:.3f}">{html.escape(as_percent(value))}</td>')
+
+
+def _table(head: list[str], rows: list[tuple[str, list[Html]]], kind: str) -> Html:
     header = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
-    body = "".join(
-        f'<tr><th scope="row">{html.escape(first)}</th>'
-        + "".join(f"<td>{html.escape(value)}</td>" for value in rest)
-        + "</tr>"
-        for first, *rest in rows
-    )
+    body = "".join(f'<tr><th scope="row">{html.escape(first)}</th>' + "".join(cells) + "</tr>" for first, cells in rows)
     return Html(
         f'<div class="scroll"><table class="{kind}">'
         + (f"<thead><tr>{header}</tr></thead>" if head else "")
@@ -281,6 +321,7 @@ h2 { font-size: 1.15rem; margin: 2.5rem 0 .75rem; }
 p { margin: .5rem 0; max-width: 46rem; }
 .lead { font-size: 1.08rem; color: var(--muted); }
 .badge { color: var(--good); font-weight: 600; }
+.flag { color: var(--bad); font-weight: 600; }
 .warning { max-width: none; color: var(--bad); background: var(--bad-panel); border-left: 4px solid var(--bad);
   padding: .75rem 1rem; }
 .note { border-left: 4px solid var(--exact); padding: .1rem 0 .1rem 1rem; }
@@ -300,6 +341,8 @@ thead th { color: var(--muted); font-weight: 500; border-bottom: 1.5px solid var
 tbody th { font-weight: 500; white-space: nowrap; }
 .numbers th:not(:first-child), .numbers td { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
+.numbers .share { min-width: 10.5rem; background: linear-gradient(var(--private), var(--private)) no-repeat .9rem 50% /
+  calc(var(--share) * 5.5rem) .6rem, linear-gradient(var(--line), var(--line)) no-repeat .9rem 50% / 5.5rem .6rem; }
 .statement th { color: var(--muted); width: 16rem; }
 pre { background: var(--panel); border-radius: .5rem; padding: 1rem; overflow-x: auto; font-size: .84rem;
   line-height: 1.5; }

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpmcmc.errors import DPMCMCWarning, ResultError
 from dpmcmc.results.posterior import Posterior
+from dpmcmc.results.quality import as_percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,7 +24,9 @@ __all__ = ["SummaryRows", "summary_rows", "summary_table"]
 
 # So that names and numbers fit in 80 characters; `summary()` has all.
 _LEFT_OUT = ("mcse_sd", "ess_tail")
-_SHORT = {"mcse_mean": "mcse", "ess_bulk": "ess"}
+# Of independent draws they are what they are for any such draws, good fit or bad.
+_LEFT_OUT_IF_INDEPENDENT = (*_LEFT_OUT, "ess_bulk", "r_hat")
+_SHORT = {"mcse_mean": "mcse", "ess_bulk": "ess", "noise_share": "noise"}
 
 
 class SummaryRows(NamedTuple):
@@ -39,10 +42,14 @@ class SummaryRows(NamedTuple):
 
 
 def summary_rows(posterior: Posterior) -> SummaryRows:
-    """Return the main columns of the summary. Its warnings are not given here: ``posterior.warnings`` has them."""
+    """Return the main columns of the summary. Its warnings are not given here: ``posterior.warnings`` has them.
+
+    Of independent draws, these are the share of noise (``noise_share``, from 0 to 1) and no R̂ and ESS.
+    """
+    left_out = _LEFT_OUT if posterior.of_chains else _LEFT_OUT_IF_INDEPENDENT
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DPMCMCWarning)
-        summary = posterior.summary(round_to="none").drop(columns=list(_LEFT_OUT), errors="ignore")
+        summary = posterior.summary(round_to="none").drop(columns=list(left_out), errors="ignore")
     numbers = summary.to_numpy(np.float64).tolist()
     return SummaryRows(
         [str(column) for column in summary.columns],
@@ -51,7 +58,7 @@ def summary_rows(posterior: Posterior) -> SummaryRows:
 
 
 def summary_table(posterior: Posterior) -> Table:
-    """Return the main columns of the summary for ``rich.print``, with the privacy statement and warnings below."""
+    """Return the main columns of the summary for ``rich.print``, with privacy, quality and warnings below."""
     try:
         from rich.table import Table
         from rich.text import Text
@@ -59,10 +66,11 @@ def summary_table(posterior: Posterior) -> Table:
         raise ResultError("summary_table needs Rich; install it with pip install 'dpmcmc[cli]'") from None
 
     # Text, not str: Rich would take "beta[age]" for a style and hide the label.
-    title = f"{posterior.model}, {posterior.sampler}: {posterior.num_chains} chains × {posterior.num_draws} draws"
+    title = f"{posterior.model}, {posterior.sampler}: {posterior.size_text}"
     if not posterior.privacy.private:
         title = f"NOT PRIVATE ({posterior.privacy.mode})\n{title}"
-    caption = Text("\n".join(str(posterior.privacy).splitlines()[:2]))
+    quality = [f"{label}: {text}" for label, text in posterior.quality_rows]
+    caption = Text("\n".join([*str(posterior.privacy).splitlines()[:2], *quality]))
     for warning in posterior.warnings:
         caption.append(f"\nWarning: {warning}", style="bold red")
     table = Table(
@@ -83,6 +91,8 @@ def summary_table(posterior: Posterior) -> Table:
 def _cell(column: str, value: float) -> str:
     if math.isnan(value):
         return "–"
+    if column == "noise_share":
+        return as_percent(value)
     if column.startswith("ess"):
         return f"{value:.0f}"
     return f"{value:.3f}" if column == "r_hat" else f"{value:.3g}"
