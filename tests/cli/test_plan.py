@@ -3,6 +3,7 @@
 import pytest
 
 import dpmcmc
+from dpmcmc.inference.laplace_plan import plan_laplace
 from tests.cli.running import answer, refusal, run
 
 
@@ -91,3 +92,42 @@ class TestPlan:
     def test_a_budget_that_buys_nothing_is_an_error(self):
         line = refusal(*self.COMMON, "--sampler", "dp-penalty", "--ratio-noise-multiplier", 0.5, code=1)
         assert "pays for 0 steps" in line
+
+
+class TestLaplace:
+    COMMON = ("plan", "--sampler", "dp-laplace", "--epsilon", 1)
+
+    def test_numbers_are_the_librarys(self):
+        given = answer(*self.COMMON, "--num-records", 100_000, "--dimension", 10)
+        plan = plan_laplace(num_records=100_000, epsilon=1.0, delta=1e-6, dimension=10)
+        assert given["plan"] == plan.to_dict()
+        assert (given["sampler"], given["settings"], given["delta"]) == ("dp-laplace", {}, 1e-6)
+        assert (
+            answer("plan", "--sampler", "DP-Laplace", *self.COMMON[3:], "--num-records", 100_000, "--dimension", 10)
+            == given
+        )
+
+    def test_table(self):
+        output = run(*self.COMMON, "--num-records", 100_000, "--dimension", 10).stdout
+        for text in ("DPLaplace can work", "1.01 to 1.07", "1 % to 7 %", "0.15 to 0.39", "Nothing was spent"):
+            assert text in output, text
+        assert "Note" not in output
+
+    def test_what_cannot_work(self):
+        output = run(*self.COMMON, "--num-records", 1_000, "--dimension", 10).stdout
+        assert "DPLaplace cannot work" in output
+        assert "11,000 records, at most 2 parameters, or epsilon = 17" in " ".join(output.split())
+        assert "times as wide" not in output
+        assert not answer(*self.COMMON, "--num-records", 1_000, "--dimension", 10)["plan"]["feasible"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "remedy"),
+        [
+            ([], "needs --dimension"),
+            (["--dimension", 2, "--preset", "paper-banana"], "--preset has no settings for dp-laplace"),
+            (["--dimension", 2, "--step-size", 1], "--step-size does not belong to dp-laplace"),
+            (["--dimension", 2, "--delta", 1], "delta"),
+        ],
+    )
+    def test_wrong_combinations(self, arguments, remedy):
+        assert remedy in refusal(*self.COMMON, "--num-records", 1_000, *arguments)

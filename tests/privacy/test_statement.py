@@ -1,12 +1,14 @@
 """The statement restores itself exactly, refuses to claim what was not guaranteed, and never understates ε."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from dpmcmc.errors import QueryError
-from dpmcmc.privacy import PrivacyStatement
+from dpmcmc.privacy import PrivacyStatement, gaussian_cost, gaussian_epsilon
+from dpmcmc.privacy.exact import rounded_up
 from dpmcmc.privacy.statement import NOISE_FREE_MODE, PRIVATE_MODE, SEEDED_MODE, installed_versions
 
 
@@ -153,3 +155,66 @@ def test_check_wants_a_sum_that_adds_up():
         statement().check()
     with pytest.raises(QueryError, match="noise_multipliers lacks log_ratio"):
         statement(noise_multipliers={"gradient": 312.5}).recomputed_epsilon()
+
+
+# ------------------------------------------------------------------------- one kind of query, several multipliers
+
+ADAPTIVE = {
+    "histogram (scales)": (1, 120.0),
+    "gradient (round 1)": (1, 60.0),
+    "gradient (round 2)": (1, 45.5),
+    "score_moments (rounds 1–2)": (2, 71.25),
+    "gradient (final)": (3, 11.0),
+    "invalid_count": (1, 500.0),
+}
+
+
+def adaptive(extra=None, **changes):
+    """What an adaptive run states: everything that it was granted, whatever it spent."""
+    asked = ADAPTIVE | (extra or {})
+    mu = sum(number * Fraction(gaussian_cost(multiplier)) for number, multiplier in ADAPTIVE.values())
+    values = {
+        "queries": {kind: number for kind, (number, _) in asked.items()},
+        "noise_multipliers": {kind: multiplier for kind, (_, multiplier) in asked.items()},
+        "mu": rounded_up(mu),
+        "epsilon": 1.2,
+        "lattice_epsilon": 1e-9,
+        "lattice_delta": 1e-25,
+        "accountant": "Gaussian composition (closed form, fully adaptive filter)",
+    }
+    return statement(**(values | changes))
+
+
+def test_a_kind_may_be_asked_with_several_multipliers():
+    made = adaptive()
+    made.check()
+    assert PrivacyStatement.from_json(made.to_json()) == made
+    gaussian = gaussian_epsilon(made.mu, 1e-6)
+    assert gaussian <= made.recomputed_epsilon() == pytest.approx(gaussian, rel=1e-6)
+    assert made.recomputed_epsilon() <= 1.2
+    text = str(made)
+    for kind, (number, multiplier) in ADAPTIVE.items():
+        assert f"{number} {kind} (noise multiplier {multiplier!r})" in text
+    assert "fully adaptive filter" in text
+    adaptive(interrupted=True).check()
+
+
+@pytest.mark.parametrize("entry", list(ADAPTIVE))
+def test_every_entry_counts(entry):
+    """The twin: one more answer of any entry, or less noise, is noticed; so is an entry without noise."""
+    number, multiplier = ADAPTIVE[entry]
+    for changed in ((number + 1, multiplier), (number, 0.99 * multiplier)):
+        with pytest.raises(QueryError, match="contradicts itself: mu"):
+            adaptive({entry: changed}).check()
+        assert adaptive({entry: changed}).recomputed_epsilon() > adaptive().recomputed_epsilon()
+    multipliers = {kind: value for kind, (_, value) in ADAPTIVE.items() if kind != entry}
+    with pytest.raises(QueryError, match="contradicts itself: queries has the kinds"):
+        adaptive(noise_multipliers=multipliers).check()
+    with pytest.raises(QueryError, match="noise_multipliers lacks"):
+        adaptive(noise_multipliers=multipliers).recomputed_epsilon()
+
+
+def test_an_adaptive_run_cannot_state_less_than_it_asked():
+    made = adaptive()
+    with pytest.raises(QueryError, match="more than is stated"):
+        adaptive(epsilon=0.99 * made.recomputed_epsilon(), budget_epsilon=1.2).check()

@@ -23,6 +23,7 @@ from dpmcmc.cli.shared import (
 
 if TYPE_CHECKING:
     from dpmcmc import Plan
+    from dpmcmc.inference.laplace_plan import LaplacePlan
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -30,7 +31,8 @@ EXAMPLES = (
     "The same, another sampler:  `dpmcmc plan --preset paper-banana --sampler dp-penalty --num-records 100000 "
     "--epsilon 4`\n\n"
     "Your own settings:  `dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise-multiplier 32 "
-    "--gradient-noise-multiplier 170 --num-records 50000 --epsilon 2 --delta 1e-6`"
+    "--gradient-noise-multiplier 170 --num-records 50000 --epsilon 2 --delta 1e-6`\n\n"
+    "How wide intervals become:  `dpmcmc plan --sampler dp-laplace --dimension 12 --num-records 50000 --epsilon 1`"
 )
 _METROPOLIS, _HMC, _PENALTY = "dp-hmc and dp-penalty", "dp-hmc", "dp-penalty"
 _MINIBATCH = "dp-sgld and dp-sgnht"
@@ -43,6 +45,7 @@ class SamplerName(StrEnum):
     dp_penalty = "dp-penalty"
     dp_sgld = "dp-sgld"
     dp_sgnht = "dp-sgnht"
+    dp_laplace = "dp-laplace"
 
 
 class Preset(StrEnum):
@@ -96,6 +99,7 @@ _SAMPLERS = {
     SamplerName.dp_sgnht: _SamplerKind(
         "DPSGNHT", ("batch_size", "gradient_clip_norm", "step_size", "diffusion"), {"sampling": None}
     ),
+    SamplerName.dp_laplace: _SamplerKind("DPLaplace", (), {}),
 }
 
 
@@ -108,11 +112,12 @@ class RunOptions:
     delta: Annotated[
         float | None, typer.Option(help="Privacy parameter δ. Default: 0.1 / num-records.", show_default=False)
     ] = None
-    num_chains: Annotated[int, typer.Option(help="Chains; they share the budget.", min=1)] = 4
+    num_chains: Annotated[int, typer.Option(help="Chains; they share the budget. (dp-laplace has none.)", min=1)] = 4
     dimension: Annotated[
         int | None,
         typer.Option(
-            help="Number of unconstrained parameters: the acceptance is then predicted. A preset knows it.",
+            help="Number of unconstrained parameters: the acceptance is then predicted. A preset knows it; dp-laplace "
+            "needs it.",
             min=1,
             show_default=False,
         ),
@@ -121,7 +126,8 @@ class RunOptions:
         bool, typer.Option(help="Whether the run counts, with noise, the records that are of no use.")
     ] = True
     sampler: Annotated[
-        SamplerName | None, typer.Option(help="The sampler. Default with a preset: dp-hmc.", show_default=False)
+        SamplerName | None,
+        typer.Option(help="The sampler. Default with a preset: dp-hmc.", show_default=False, case_sensitive=False),
     ] = None
     preset: Annotated[
         Preset | None,
@@ -207,7 +213,7 @@ class SamplerOptions:
 
 @with_option_groups
 def plan(run: RunOptions, settings: SamplerOptions, as_json: JsonOption = False) -> None:
-    """Show what a budget buys: iterations and queries, without any data.
+    """Show what a budget buys, without any data: iterations and queries; for dp-laplace, the width of intervals.
 
     Nothing is spent and nothing is read. Noise multipliers τ are noise sd / sensitivity; useful ones grow with √n, so
     that the same accuracy costs less the more people there are.
@@ -215,6 +221,10 @@ def plan(run: RunOptions, settings: SamplerOptions, as_json: JsonOption = False)
     import dpmcmc
 
     name, options = _sampler_options(run, settings)
+    delta = 0.1 / run.num_records if run.delta is None else run.delta
+    if name == SamplerName.dp_laplace:
+        _plan_laplace(run, delta, as_json)
+        return
     class_name, _, free = _SAMPLERS[name]
     stand_ins = {option: value for option, value in free.items() if value is not None}
     dimension = run.dimension
@@ -228,7 +238,7 @@ def plan(run: RunOptions, settings: SamplerOptions, as_json: JsonOption = False)
         getattr(dpmcmc, class_name)(**(stand_ins | options)),
         num_records=run.num_records,
         epsilon=run.epsilon,
-        delta=0.1 / run.num_records if run.delta is None else run.delta,
+        delta=delta,
         num_chains=run.num_chains,
         dimension=dimension,
         check_records=run.check_records,
@@ -250,6 +260,8 @@ def _sampler_options(run: RunOptions, settings: SamplerOptions) -> tuple[Sampler
         raise UsageError(f"{listed(foreign)} does not belong to {name}; leave it out or choose another --sampler")
     options = given
     if run.preset is not None:
+        if name == SamplerName.dp_laplace:
+            raise UsageError(f"--preset has no settings for {name}, which needs none; give --dimension instead")
         from dpmcmc.presets import paper_settings
 
         options = paper_settings(run.preset.value, name.value, run.num_records) | given
@@ -257,6 +269,53 @@ def _sampler_options(run: RunOptions, settings: SamplerOptions) -> tuple[Sampler
     if missing:
         raise UsageError(f"{name} needs {listed(missing)}; give it, or a --preset")
     return name, options
+
+
+def _plan_laplace(run: RunOptions, delta: float, as_json: bool) -> None:
+    from dpmcmc.inference.laplace_plan import plan_laplace
+
+    if run.dimension is None:
+        raise UsageError(f"{SamplerName.dp_laplace} needs --dimension, the number of unconstrained parameters; give it")
+    bought = plan_laplace(num_records=run.num_records, epsilon=run.epsilon, delta=delta, dimension=run.dimension)
+    if as_json:
+        print_json(
+            {
+                "sampler": SamplerName.dp_laplace.value,
+                "settings": {},
+                "num_records": bought.num_records,
+                "epsilon": bought.epsilon,
+                "delta": bought.delta,
+                "plan": bought.to_dict(),
+            }
+        )
+    else:
+        _show_laplace(bought)
+
+
+def _show_laplace(bought: "LaplacePlan") -> None:
+    from dpmcmc.results.quality import as_percent
+
+    console = Console()
+    console.print(
+        f"With ε = {bought.epsilon:g} and δ = {bought.delta:g}, {bought.num_records:,} records and "
+        f"{bought.dimension:,} unconstrained parameters:",
+        Text("DPLaplace can work.", "bold green") if bought.feasible else Text("DPLaplace cannot work.", "bold red"),
+        highlight=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    table.add_column("")
+    table.add_column("", justify="right")
+    if bought.feasible:  # else they mean nothing
+        low, high = bought.interval_widening
+        shares = [as_percent(1.0 - 1.0 / times) for times in (low, high)]
+        table.add_row("expected for benign to skewed data:", "")
+        table.add_row("  90 % intervals, times as wide as without noise", f"{low:.3g} to {high:.3g}")
+        table.add_row("  share of noise in an interval", " to ".join(shares))
+        table.add_row("  noise on each parameter, in posterior sds", "{:.2g} to {:.2g}".format(*bought.noise_sd))
+    table.add_row("relative noise of the curvature (at most 0.01)", f"{bought.relative_noise:.2g}")
+    table.add_row("cost μ of the whole run", number(bought.mu_total))
+    console.print(table)
+    _show_end(console, bought.notes)
 
 
 def _as_json(name: SamplerName, options: dict[str, Any], bought: "Plan") -> dict[str, Any]:
@@ -293,6 +352,10 @@ def _show(class_name: str, options: dict[str, Any], bought: "Plan") -> None:
     for option, value in options.items():
         table.add_row(Text(f"setting: {option.replace('_', ' ')}"), Text(number(value)))
     console.print(table)
-    for note in bought.notes:
+    _show_end(console, bought.notes)
+
+
+def _show_end(console: Console, notes: tuple[str, ...]) -> None:
+    for note in notes:
         console.print(Text(f"Note: {note}.", "bold yellow"))
     console.print("Nothing was spent: a plan looks at no data.", style="dim")

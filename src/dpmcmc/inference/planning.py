@@ -15,6 +15,7 @@ import numpy as np
 
 from dpmcmc import checks
 from dpmcmc.errors import BudgetExceededError, ModelError, QueryError
+from dpmcmc.inference.laplace_plan import delta_notes
 from dpmcmc.privacy import Budget, PrivacyStatement, StepBudget, smallest_noise_multiplier
 from dpmcmc.privacy.exact import check_number, rounded_down, rounded_up
 from dpmcmc.privacy.gaussian import check_delta
@@ -336,12 +337,7 @@ def _trace_of_inverse(mass_matrix: Any, dimension: int) -> float:
 
 def _notes(sampler: Sampler, num_records: int, delta: float, acceptance: float | None) -> list[str]:
     """Return what deserves a second thought, in whole sentences."""
-    notes = []
-    if Fraction(delta) * num_records >= 1:
-        notes.append(
-            f"delta = {delta:g} is at least 1/n = {1.0 / num_records:g}: publishing the record of one person chosen at "
-            "random would be allowed too; use a delta well below 1/n, such as 0.1/n"
-        )
+    notes = delta_notes(delta, num_records)
     if acceptance is not None and acceptance < _NOTHING_MOVES:
         remedy = "ratio_bound × ratio_noise_multiplier × the length of a move"
         if isinstance(sampler, DPHMC):

@@ -86,9 +86,10 @@ class PrivacyStatement:
     num_records
         Number of rows, which is public under "replace one".
     queries
-        Number of answered queries by kind.
+        Number of answered queries by kind. An adaptive run that asks one kind with several noise multipliers has an
+        entry for each, of any name but "batch_gradient": "gradient (round 1)", "gradient (final)".
     noise_multipliers
-        Noise sd / sensitivity by kind of query. Batches have a noise ratio instead, see ``batches``.
+        Noise sd / sensitivity, by the same names. Batches have a noise ratio instead, see ``batches``.
     batches
         For queries of kind "batch_gradient": ``batch_size``, ``sampling_prob`` (batch size / number of records),
         ``sampling`` ("without_replacement" or "poisson") and ``noise_ratio`` (noise sd on the batch sum / clip norm).

@@ -347,6 +347,7 @@ tbody th { font-weight: 500; white-space: nowrap; }
 pre { background: var(--panel); border-radius: .5rem; padding: 1rem; overflow-x: auto; font-size: .84rem;
   line-height: 1.5; }
 footer { margin-top: 3rem; color: var(--muted); font-size: .85rem; }
+@media (max-width: 40rem) { .statement th { width: 30%; white-space: normal; } }
 @media print { main { padding: 0; } figure, table { break-inside: avoid; } }
 </style>
 </head>
