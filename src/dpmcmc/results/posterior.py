@@ -1,8 +1,9 @@
 """The posterior draws of a run, with the privacy statement that goes wherever they go.
 
-Holds released quantities only: draws, acceptance rates and step sizes. It never sees a record, and refuses
-log-likelihoods, energies, fractions of clipped records and anything else that was not released. (A run without noise is
-not private anyway, and says so; it may keep its fractions of clipped log-ratios.)
+Holds released quantities only: draws, acceptance rates, step sizes, and what a sampler made of its releases to say how
+good the result is (`Quality`). It never sees a record, and refuses log-likelihoods, energies, fractions of clipped
+records of each draw and anything else that was not released. (A run without noise is not private anyway, and says so;
+it may keep its fractions of clipped log-ratios.)
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class Posterior:
                 other = summarise(_rebuild(self._fields() | {"draws": moved}).to_arviz(), **options)
                 table = _with_errors_of(other, table, options.get("fmt", "wide"))
             if not self.of_chains and options.get("fmt", "wide") == "wide":
-                table["noise_share"] = self._noise_column(summarise, options).loc[table.index]
+                table["noise_share"] = self._noise_column(summarise, options)
         table.attrs.update(_privacy_attributes(self.privacy), warnings=self.warnings)
         if self.quality is not None:
             table.attrs["quality"] = self.quality.to_json()
@@ -343,16 +344,16 @@ class Posterior:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in values.items()}
 
-    def _noise_column(self, summarise: Any, options: Mapping[str, Any]) -> Any:
-        """Return the shares of noise by ArviZ's own names of the rows, whatever options select and name these."""
+    def _noise_column(self, summarise: Any, options: Mapping[str, Any]) -> np.ndarray:
+        """Return the shares of noise, one for each row that ArviZ makes of the same parameters with these options."""
         assert self.quality is not None
         few = (1, 4)
         shares = {name: np.broadcast_to(own, (*few, *own.shape)) for name, own in self.quality.noise_share.items()}
         bare = {"draws": shares, "warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}}
-        own = {name: value for name, value in options.items() if name in _ROW_OPTIONS}
-        table = summarise(_rebuild(self._fields() | bare).to_arviz(), kind="stats", round_to="none", **own)
-        digits = options.get("round_to")
-        return table["mean"] if digits == "none" else table["mean"].round(digits if isinstance(digits, int) else 3)
+        rows = {name: value for name, value in options.items() if name in _ROW_OPTIONS}
+        table = summarise(_rebuild(self._fields() | bare).to_arviz(), kind="stats", round_to="none", **rows)
+        column, digits = table["mean"].to_numpy(np.float64), options.get("round_to")
+        return column if digits == "none" else column.round(digits if isinstance(digits, int) else 3)
 
     def _variable_names(self) -> dict[str, str]:
         """Give each parameter a name that xarray can hold: without "/", and not that of a dimension."""
