@@ -420,7 +420,16 @@ def _hard_case(name: str, family: str, axis: str, num_records: int, generator: n
         effects[:7] = np.sign(effects[:7]) * np.minimum(np.abs(effects[:7]) / scales, prior_scale)
     truth = np.append(intercept, effects)
     return _regression_case(
-        name, "hard", family, features, truth, generator, extra=extra, prior_scale=prior_scale, start=start
+        name,
+        "hard",
+        family,
+        features,
+        truth,
+        generator,
+        extra=extra,
+        prior_scale=prior_scale,
+        start=start,
+        chains=num_records <= SIZES["20k"],
     )
 
 
@@ -453,7 +462,7 @@ def _mixture_case(name: str, generator: np.random.Generator) -> Case:
 
 
 def _heavy_tailed_case(name: str, generator: np.random.Generator) -> Case:
-    """Linear regression on features with Student's t of 3 degrees of freedom, and errors of 5, which it takes for normal."""
+    """Linear regression on features that have Student's t distribution, 3 degrees of freedom, with t₅ errors."""
     num_records, number = 60_000, 8
     features = generator.standard_t(3.0, (num_records, number))
     features[:, 1:] += 0.4 * features[:, :1]
@@ -499,8 +508,9 @@ _ASIDE: dict[str, Callable[[str, np.random.Generator], Case]] = {
 def _filed_reference(case: Case, folder: Path | None) -> Reference:
     path = None if folder is None else folder / f"{case.name}-{case.digest}.json"
     if path is not None and path.exists():
-        content = json.loads(path.read_bytes())
-        return Reference(**{key: np.array(v) if isinstance(v, list) else v for key, v in content.items()})
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        values: dict[str, Any] = {key: np.array(v) if isinstance(v, list) else v for key, v in content.items()}
+        return Reference(**values)
     found = compute_reference(case)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -565,7 +575,7 @@ def _find_mode(potential: Callable[[jax.Array], jax.Array], guess: Array) -> tup
         if decrease < 1e-12 and ridge == 0.0:  # half the squared length of the step in posterior sds
             return point, (inverse + inverse.T) / 2.0
         length = 1.0
-        while not float(new := value_and_gradient(point + length * step)[0]) <= float(value) - 1e-4 * length * decrease:
+        while not float(value_and_gradient(point + length * step)[0]) <= float(value) - 1e-4 * length * decrease:
             length /= 2.0
             if length < 1e-10:  # as exact as sums of so many numbers are
                 if decrease < 1e-6 and ridge == 0.0:
@@ -573,7 +583,6 @@ def _find_mode(potential: Callable[[jax.Array], jax.Array], guess: Array) -> tup
                 raise NoReferenceError("the search for the mode stands still")
         point = point + length * step
         value, gradient = value_and_gradient(point)
-        del new
     raise NoReferenceError(f"no mode found in {_MAX_NEWTON_STEPS} steps")
 
 
