@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -112,6 +112,8 @@ class Case:
         Where the search for the exact mode starts, which may be the true parameter.
     chains
         Whether the reference comes from NUTS; else from the mode and the curvature.
+    seed
+        What the records were made from.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Case:
     init: Array | None
     guess: Array
     chains: bool = True
+    seed: int = 0
 
     @property
     def num_records(self) -> int:
@@ -201,12 +204,16 @@ def make_case(name: str, seed: int = 0) -> Case:
     """
     if name not in case_names():
         raise QueryError(f"case {name!r} is unknown; give one of {', '.join(case_names())}")
+    return replace(_make(name, seed), seed=seed)
+
+
+def _make(name: str, seed: int) -> Case:
     if name in ("adult", "adult-coarse"):
         return _adult_case(name)
-    generator = np.random.default_rng((seed, *name.encode()))
     if name.startswith("gaussian"):
-        # Both starts have the records of one name.
+        # Both starts have the same records.
         return _gaussian_case(name, np.random.default_rng((seed, *b"gaussian")))
+    generator = np.random.default_rng((seed, *name.encode()))
     if name.startswith("aside-"):
         return _ASIDE[name](name, generator)
     family, what, size = name.rsplit("-", 2)
@@ -505,17 +512,24 @@ _ASIDE: dict[str, Callable[[str, np.random.Generator], Case]] = {
 # -------------------------------------------------------------------------------------------------- reference
 
 
+def reference_file(folder: Path, name: str, seed: int) -> Path:
+    """Return where the reference of a case is kept."""
+    return folder / f"{name}-{seed}.json"
+
+
 def _filed_reference(case: Case, folder: Path | None) -> Reference:
-    path = None if folder is None else folder / f"{case.name}-{case.digest}.json"
+    """Return what is filed for these very records; else compute it, and file it if there is a folder."""
+    path = None if folder is None else reference_file(folder, case.name, case.seed)
     if path is not None and path.exists():
         content: dict[str, Any] = json.loads(path.read_bytes())
-        values: dict[str, Any] = {key: np.array(v) if isinstance(v, list) else v for key, v in content.items()}
-        return Reference(**values)
+        if content.pop("digest") == case.digest:
+            values: dict[str, Any] = {key: np.array(v) if isinstance(v, list) else v for key, v in content.items()}
+            return Reference(**values)
     found = compute_reference(case)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {key: v.tolist() if isinstance(v, np.ndarray) else v for key, v in vars(found).items()}
-        replace_file(path, json.dumps(content).encode())
+        replace_file(path, json.dumps(content | {"digest": case.digest}).encode())
     return found
 
 
