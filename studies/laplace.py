@@ -205,7 +205,7 @@ def floors(case: str, epsilon: float, seed: int, folder: Path) -> tuple[float, f
 def unconstrained(model: dpmcmc.Model, draws: Any) -> Array:
     """Return draws × d in unconstrained space, the chains one after the other."""
     flat = {name: np.asarray(value, np.float64) for name, value in draws.items()}
-    flat = {name: value.reshape(-1, *value.shape[2:]) for name, value in flat.items()}
+    flat = {name: value.reshape(math.prod(value.shape[:2]), *value.shape[2:]) for name, value in flat.items()}
     with jax.enable_x64(True):
         return np.asarray(jax.vmap(model.unconstrain)(flat), np.float64)
 

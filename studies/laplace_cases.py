@@ -362,12 +362,13 @@ def _regression_case(
     Parameters
     ----------
     truth
-        Intercept and coefficients.
+        Intercept and coefficients; the coefficients alone are a model without intercept.
     start
         How far from the truth the run starts, along the intercept.
     """
-    model = FAMILIES[family](features.shape[1], prior_scale=prior_scale)
-    outcome = _outcomes(family, _design(features) @ truth, extra, generator)
+    intercept = len(truth) > features.shape[1]
+    model = FAMILIES[family](features.shape[1], prior_scale=prior_scale, intercept=intercept)
+    outcome = _outcomes(family, (_design(features) if intercept else features) @ truth, extra, generator)
     guess = truth if model.extra_name is None else np.append(truth, math.log(extra))
     init = None
     if start is not None:
@@ -441,13 +442,18 @@ def _hard_case(name: str, family: str, axis: str, num_records: int, generator: n
 
 
 def _sweep_case(name: str, family: str, dimension: int, num_records: int, generator: np.random.Generator) -> Case:
-    """Return a regression with ``dimension`` unconstrained coordinates in all and features of correlation 0.3."""
-    number = dimension - 1 - (family == "linear")
+    """Return a regression with ``dimension`` unconstrained coordinates in all and features of correlation 0.3.
+
+    Linear regression has a noise scale, so that with two coordinates there is no room for an intercept.
+    """
+    intercepts = 0 if family == "linear" and dimension == 2 else 1
+    number = dimension - intercepts - (family == "linear")
     shared = generator.standard_normal((num_records, 1))
     features = math.sqrt(0.7) * generator.standard_normal((num_records, number)) + math.sqrt(0.3) * shared
     # The predictor's variance does not grow with d.
-    effects = generator.standard_normal(number) / math.sqrt(max(1, number))
-    return _regression_case(name, "sweep", family, features, np.append(-0.5, effects), generator, chains=False)
+    effects = generator.standard_normal(number) / math.sqrt(number)
+    truth = np.append([-0.5] * intercepts, effects)
+    return _regression_case(name, "sweep", family, features, truth, generator, chains=False)
 
 
 def _mixture_case(name: str, generator: np.random.Generator) -> Case:

@@ -207,6 +207,10 @@ def _optional(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form)
 
 
+def _percent(value: float, digits: int = 0) -> str:
+    return "–" if math.isnan(value) else f"{100.0 * value:.{digits}f} %"
+
+
 def _share(count: float, of: float) -> str:
     return f"{count:g} of {of:g}"
 
@@ -221,7 +225,7 @@ def _accuracy_markdown(summary: Table, quoted: bool) -> str:
                 str(row["runs"]),
                 _spread(row, "rms_error"),
                 _spread(row, "worst_error"),
-                _optional(row["coverage"], ".0%"),
+                _percent(row["coverage"]),
                 _optional(row["width_ratio_median"], ".2f"),
                 _optional(row["width_ratio_bounded_median"], ".2f"),
                 f"{row['floor']:.2f}",
@@ -297,7 +301,7 @@ def _hard_markdown(summary: Table, family: str) -> str:
 
 def _hard_cells(row: "pd.Series[float]") -> list[str]:
     flagged = _share(row["flagged"], row["runs"])
-    coverage = _optional(row["coverage"], ".0%")
+    coverage = _percent(row["coverage"])
     return [_spread(row, "rms_error"), f"{row['floor']:.2f}", coverage, _bias_text(row), flagged]
 
 
@@ -323,7 +327,7 @@ def _sweep_markdown(summary: Table) -> str:
 def _sweep_cells(row: "pd.Series[float]") -> list[str]:
     flagged = _share(row["flagged"], row["runs"])
     counts = [str(row["missed"]), str(row["false_alarms"])]
-    reported, coverage = row["reported_median"], _optional(row["coverage"], ".0%")
+    reported, coverage = row["reported_median"], _percent(row["coverage"])
     return [_spread(row, "rms_error"), "–" if math.isnan(reported) else number(reported), coverage, flagged, *counts]
 
 
@@ -373,8 +377,11 @@ def adult_statements(summary: Table, case: str) -> list[Statement]:
             ),
         ),
         _checked(
-            f"{case}: 90 % intervals hold the reference's mean in ≥ {LOWEST_COVERAGE:.0%} of all coordinates and runs",
-            ((f"ε = {row['epsilon']:g}: {row['coverage']:.1%}", row["coverage"] >= LOWEST_COVERAGE) for row in rows),
+            f"{case}: 90 % intervals hold the reference's mean in ≥ {_percent(LOWEST_COVERAGE)} of coordinates and runs",
+            (
+                (f"ε = {row['epsilon']:g}: {_percent(row['coverage'], 1)}", row["coverage"] >= LOWEST_COVERAGE)
+                for row in rows
+            ),
         ),
         _checked(
             f"{case}: median width of the intervals ≤ {LARGEST_WIDTH:g} × that of the floor",
@@ -413,7 +420,7 @@ def hard_statement(summary: Table) -> Statement:
     lines = [
         f"{len(tested)} of {len(rows)} cases × ε have {_FEWEST_RUNS} runs or more that were not flagged",
         f"certainly below in every coordinate: {int((tested['bias_at_most'] < LARGEST_BIAS).sum())}; certainly beyond "
-        f"in some: {len(beyond)} (both at {_CERTAINTY:.1%} for each coordinate); too few runs to tell: the others",
+        f"in some: {len(beyond)} (at {_percent(_CERTAINTY, 1)} for each coordinate); the others: too few runs to tell",
     ]
     lines += [
         f"{row['case']}, ε = {row['epsilon']:g}: {_bias_text(row)}; floor {row['floor']:.2f}; "
@@ -427,9 +434,12 @@ def aside_statement(summary: Table) -> Statement:
     """Check coverage where nothing was tuned."""
     rows = summary[summary["group"] == "aside"]
     return _checked(
-        f"Data that nothing was tuned on: coverage ≥ {LOWEST_COVERAGE:.0%}",
+        f"Data that nothing was tuned on: coverage ≥ {_percent(LOWEST_COVERAGE)}",
         (
-            (f"{row['case']}, ε = {row['epsilon']:g}: {row['coverage']:.1%}", row["coverage"] >= LOWEST_COVERAGE)
+            (
+                f"{row['case']}, ε = {row['epsilon']:g}: {_percent(row['coverage'], 1)}",
+                row["coverage"] >= LOWEST_COVERAGE,
+            )
             for _, row in rows.iterrows()
         ),
     )
