@@ -206,7 +206,7 @@ def laplace(
     """
     _check_repeats("--repeats", repeats, lowest=1)
     levels = None if epsilon is None else _checked_levels("--epsilon", epsilon)
-    _require_packages()
+    _require_packages("pyarrow")  # the Adult data
     from studies import laplace as study
     from studies.laplace_results import cells_of
 
@@ -240,9 +240,9 @@ class MissingPackageError(DPMCMCError):
     """A package that only the studies need is not installed."""
 
 
-def _require_packages() -> None:
+def _require_packages(*others: str) -> None:
     """Refuse to start without what the tables and figures need: better now than after hours of running."""
-    for name in ("pandas", "matplotlib"):
+    for name in ("pandas", "matplotlib", *others):
         if importlib.util.find_spec(name) is None:
             raise MissingPackageError(f"{name} is not installed, and the studies need it; pip install -e '.[studies]'")
 

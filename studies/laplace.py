@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 import dpmcmc
-from dpmcmc.errors import DPMCMCError, DPMCMCWarning
+from dpmcmc.errors import BudgetExceededError, DPMCMCWarning
 from dpmcmc.models import GaussianMean
 from studies import discrepancy
 from studies.cells import Array, CellError, Result, read_row_of, result_file, write_row
@@ -149,8 +149,7 @@ def run_cell(cell: LaplaceCell, folder: Path, commit: str | None = None) -> Resu
     began = time.perf_counter()
     try:
         posterior = sample(cell, case)
-    except DPMCMCError as error:
-        # The budget does not suffice, and it said so. (Were the call itself wrong, every run would end here.)
+    except BudgetExceededError as error:  # it says beforehand that the budget does not suffice
         return row | _NOTHING | {"refused": 1.0, "reasons": str(error), "seconds": time.perf_counter() - began}
     row["seconds"] = time.perf_counter() - began
     if posterior.privacy.private:

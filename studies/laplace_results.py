@@ -377,7 +377,7 @@ def adult_statements(summary: Table, case: str) -> list[Statement]:
             ),
         ),
         _checked(
-            f"{case}: 90 % intervals hold the reference's mean in ≥ {_percent(LOWEST_COVERAGE)} of coordinates and runs",
+            f"{case}: 90 % intervals hold the reference's mean for ≥ {_percent(LOWEST_COVERAGE)} of coordinates",
             (
                 (f"ε = {row['epsilon']:g}: {_percent(row['coverage'], 1)}", row["coverage"] >= LOWEST_COVERAGE)
                 for row in rows
