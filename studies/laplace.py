@@ -22,7 +22,7 @@ from dpmcmc.errors import BudgetExceededError, DPMCMCWarning
 from dpmcmc.models import GaussianMean
 from studies import discrepancy
 from studies.cells import Array, CellError, Result, read_row_of, result_file, write_row
-from studies.laplace_cases import Case, Reference, case_names, make_case, reference_file
+from studies.laplace_cases import Case, Floor, Reference, case_names, make_case, reference_file
 
 DELTA = 1e-6
 EPSILONS: dict[str, tuple[float, ...]] = {
@@ -131,7 +131,7 @@ def run_cell(cell: LaplaceCell, folder: Path, commit: str | None = None) -> Resu
     """Run a cell and return its row of results."""
     case = make_case(cell.case, cell.seed)
     reference = case.reference(references(folder))
-    floor, floor_bounded = floors(cell.case, cell.epsilon, cell.seed, folder)
+    floor = find_floor(cell.case, cell.epsilon, cell.seed, folder)
     row: Result = {
         "case": case.name,
         "group": case.group,
@@ -139,8 +139,9 @@ def run_cell(cell: LaplaceCell, folder: Path, commit: str | None = None) -> Resu
         "repeat": cell.repeat,
         "num_records": case.num_records,
         "dimension": case.dimension,
-        "floor": floor,
-        "floor_bounded": floor_bounded,
+        "floor": floor.noise,
+        "floor_bounded": floor.noise_bounded,
+        "floor_bias": floor.clip_bias,
         "method": reference.method,
         "study_seed": cell.seed,
         "seed": cell.run_seed,
@@ -156,7 +157,7 @@ def run_cell(cell: LaplaceCell, folder: Path, commit: str | None = None) -> Resu
         raise CellError("a run of a study must not be called private")
     points = unconstrained(case.model, posterior.draws)
     quality = posterior.quality
-    row |= measures(points, reference, floor, floor_bounded) | mmd(case, points, cell.run_seed)
+    row |= measures(points, reference, floor.noise, floor.noise_bounded) | mmd(case, points, cell.run_seed)
     row |= {
         "refused": 0.0,
         "flagged": float(quality.flagged),
@@ -195,8 +196,8 @@ def references(folder: Path) -> Path:
 
 
 @functools.lru_cache(maxsize=256)
-def floors(case: str, epsilon: float, seed: int, folder: Path) -> tuple[float, float]:
-    """Return the noise of the best conceivable use of the budget, in reference sds; see ``Case.floor``."""
+def find_floor(case: str, epsilon: float, seed: int, folder: Path) -> Floor:
+    """Return noise and bias of one score sum for the whole budget; see ``Case.floor``."""
     made = make_case(case, seed)
     return made.floor(made.reference(references(folder)), epsilon, DELTA)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +94,24 @@ class Reference:
         return float(np.max(np.abs(self.newton_mean - self.mean) / self.sd))
 
 
+class Floor(NamedTuple):
+    """What one score sum for the whole budget would do, in reference sds; see `Case.floor`.
+
+    Attributes
+    ----------
+    noise
+        Sd of the noise in every coordinate.
+    noise_bounded
+        The same with bounds that do not depend on the outcome, for logistic regression; else NaN.
+    clip_bias
+        Shift by clipping alone, without noise, of the coordinate that is shifted most.
+    """
+
+    noise: float
+    noise_bounded: float
+    clip_bias: float
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """What DP-Laplace is run on.
@@ -156,40 +174,43 @@ class Case:
         found: Reference = self.__dict__["_reference"]
         return found
 
-    def whitened_norms(self, reference: Reference) -> tuple[Array, Array | None]:
-        """Return the norms of the records' scores at the mode, in coordinates in which the posterior is N(0, I).
+    def whitened_scores(self, reference: Reference) -> tuple[Array, Array | None]:
+        """Return the records' scores at the mode, n × d, in coordinates in which the posterior is N(0, I).
 
-        The second array, for logistic regression alone, has bounds max(p, 1 − p)·‖Cᵀx‖ that do not depend on the
-        outcome, C Cᵀ the inverse Hessian.
+        The second array, for logistic regression alone, has bounds max(p, 1 − p)·‖Cᵀx‖ of their norms that do not
+        depend on the outcome, C Cᵀ the inverse Hessian.
         """
         factor = np.linalg.cholesky(reference.curvature_cov)
         with jax.enable_x64(True):
-            scores = np.asarray(_scores(self.model, self.data, jnp.asarray(reference.mode)))
-        norms = np.linalg.norm(scores @ factor, axis=1)
+            scores = np.asarray(_scores(self.model, self.data, jnp.asarray(reference.mode))) @ factor
         if not isinstance(self.model, models.LogisticRegression):
-            return norms, None
+            return scores, None
         rows = _design(self.data["X"])
         probability = 1.0 / (1.0 + np.exp(-rows @ reference.mode))
-        return norms, np.maximum(probability, 1.0 - probability) * np.linalg.norm(rows @ factor, axis=1)
+        return scores, np.maximum(probability, 1.0 - probability) * np.linalg.norm(rows @ factor, axis=1)
 
-    def floor(self, reference: Reference, epsilon: float, delta: float) -> tuple[float, float]:
-        """Return what one score sum for the whole budget would add: noise sd / reference sd of every coordinate.
+    def floor(self, reference: Reference, epsilon: float, delta: float) -> Floor:
+        """Return what one score sum for the whole budget would do: the Newton step from the mode, clipped and noised.
 
         In whitened coordinates a score sum with clip norm c has sensitivity 2c, hence noise of sd 2c/√(2μ) at cost μ,
-        and is the Newton step to the centre: the noise is that many posterior sds in every direction. For c see
-        :data:`TAIL_FACTOR`. The second number has the bounds of logistic regression for the norms (else it is NaN).
+        and is the step to the centre: the noise is that many posterior sds in every direction. For c see
+        :data:`TAIL_FACTOR`.
         """
         budget = privacy.gaussian_mu(epsilon, delta)
-        above = TAIL_FACTOR * 2.0 * math.sqrt(self.dimension / (2.0 * budget))
-        found = []
-        for norms in self.whitened_norms(reference):
-            if norms is None:
-                found.append(math.nan)
-                continue
-            place = min(len(norms) - 1, max(0, round(above)))
-            clip_norm = float(np.partition(norms, len(norms) - 1 - place)[len(norms) - 1 - place])
-            found.append(2.0 * clip_norm / math.sqrt(2.0 * budget))
-        return found[0], found[1]
+        above = round(TAIL_FACTOR * 2.0 * math.sqrt(self.dimension / (2.0 * budget)))
+        scores, bounds = self.whitened_scores(reference)
+        norms = np.linalg.norm(scores, axis=1)
+        clip_norm, bounded_norm = (math.nan if those is None else _largest(those, above) for those in (norms, bounds))
+        excess = 1.0 - np.minimum(1.0, clip_norm / np.maximum(norms, np.finfo(np.float64).tiny))
+        shift = np.linalg.cholesky(reference.curvature_cov) @ (excess @ scores) / reference.sd
+        scale = 2.0 / math.sqrt(2.0 * budget)
+        return Floor(scale * clip_norm, scale * bounded_norm, float(np.max(np.abs(shift))))
+
+
+def _largest(values: Array, place: int) -> float:
+    """Return the value above which there are ``place`` others (the smallest, if there are not so many)."""
+    rank = max(0, len(values) - 1 - place)
+    return float(np.partition(values, rank)[rank])
 
 
 @functools.lru_cache(maxsize=4)

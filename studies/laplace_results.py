@@ -44,6 +44,7 @@ COLUMNS = (
     "rounds",
     "floor",
     "floor_bounded",
+    "floor_bias",
     "num_draws",
     "seconds",
     "method",
@@ -111,6 +112,7 @@ def summarise(table: Table) -> Table:
             "runs": len(rows),
             "floor": first["floor"],
             "floor_bounded": first["floor_bounded"],
+            "floor_bias": first["floor_bias"],
             "method": first["method"],
         }
         for measure in _QUARTILES:
@@ -216,7 +218,8 @@ def _share(count: float, of: float) -> str:
 
 
 def _accuracy_markdown(summary: Table, quoted: bool) -> str:
-    head = ["", "runs", "RMS error", "worst", "coverage", "width", "width, bounded", "floor", "bias", "flagged", "s"]
+    head = ["", "runs", "RMS error", "worst", "coverage", "width", "width, bounded", "floor", "floor's bias"]
+    head += ["bias", "flagged", "s"]
     lines = []
     for _, row in summary.iterrows():
         lines.append(
@@ -229,6 +232,7 @@ def _accuracy_markdown(summary: Table, quoted: bool) -> str:
                 _optional(row["width_ratio_median"], ".2f"),
                 _optional(row["width_ratio_bounded_median"], ".2f"),
                 f"{row['floor']:.2f}",
+                f"{row['floor_bias']:.2f}",
                 _bias_text(row),
                 str(row["flagged"]),
                 f"{row['seconds_median']:.1f}",
@@ -236,7 +240,7 @@ def _accuracy_markdown(summary: Table, quoted: bool) -> str:
         )
     if quoted:
         label, values = QUOTED_ADULT
-        lines += [[f"{label}, ε = {epsilon:g}", "", f"{value:g}", *[""] * 8] for epsilon, value in values.items()]
+        lines += [[f"{label}, ε = {epsilon:g}", "", f"{value:g}", *[""] * 9] for epsilon, value in values.items()]
     return markdown_table(head, lines)
 
 
@@ -286,14 +290,14 @@ def _hard_markdown(summary: Table, family: str) -> str:
     sizes = sorted({case.rsplit("-", 1)[1] for case in summary["case"]})
     head = ["", "n"]
     for level in levels:
-        head += [f"ε = {level:g}: RMS error", "floor", "coverage", "largest bias", "flagged"]
+        head += [f"ε = {level:g}: RMS error", "floor", "its bias", "coverage", "bias", "flagged"]
     lines = []
     for axis in AXES:
         for size in sizes:
             line = [axis, size]
             found = {row["epsilon"]: row for _, row in summary[summary["case"] == f"{family}-{axis}-{size}"].iterrows()}
             for level in levels:
-                line += _hard_cells(found[level]) if level in found else ["–"] * 5
+                line += _hard_cells(found[level]) if level in found else ["–"] * 6
             if found:
                 lines.append(line)
     return markdown_table(head, lines)
@@ -302,7 +306,8 @@ def _hard_markdown(summary: Table, family: str) -> str:
 def _hard_cells(row: "pd.Series[float]") -> list[str]:
     flagged = _share(row["flagged"], row["runs"])
     coverage = _percent(row["coverage"])
-    return [_spread(row, "rms_error"), f"{row['floor']:.2f}", coverage, _bias_text(row), flagged]
+    floors = [f"{row['floor']:.2f}", f"{row['floor_bias']:.2f}"]
+    return [_spread(row, "rms_error"), *floors, coverage, _bias_text(row), flagged]
 
 
 def _sweep_markdown(summary: Table) -> str:
@@ -423,7 +428,7 @@ def hard_statement(summary: Table) -> Statement:
         f"in some: {len(beyond)} (at {_percent(_CERTAINTY, 1)} for each coordinate); the others: too few runs to tell",
     ]
     lines += [
-        f"{row['case']}, ε = {row['epsilon']:g}: {_bias_text(row)}; floor {row['floor']:.2f}; "
+        f"{row['case']}, ε = {row['epsilon']:g}: {_bias_text(row)}; the floor's {row['floor_bias']:.2f}; "
         f"{row['flagged']} of {row['runs']} flagged"
         for _, row in beyond.sort_values("bias_at_least", ascending=False).iterrows()
     ]

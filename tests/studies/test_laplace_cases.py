@@ -171,22 +171,27 @@ def test_floor_by_hand():
     """Two coordinates, curvature known: the norms, the tail count and the noise by plain NumPy."""
     case = logistic(5000)
     reference = case_reference(case)
-    norms, bounds = case.whitened_norms(reference)
+    found, bounds = case.whitened_scores(reference)
     rows = np.column_stack([np.ones(5000), case.data["X"]])
     probability = 1.0 / (1.0 + np.exp(-rows @ reference.mode))
     inverse_root = np.linalg.cholesky(reference.curvature_cov)
     scores = (case.data["y"] - probability)[:, None] * rows @ inverse_root
-    np.testing.assert_allclose(norms, np.linalg.norm(scores, axis=1), rtol=1e-9)
+    np.testing.assert_allclose(found, scores, atol=1e-12)
+    norms = np.linalg.norm(scores, axis=1)
     assert np.all(bounds >= norms * (1.0 - 1e-9))
     # In whitened coordinates the information of all records, and hence their squared norms, add up to about d.
     assert np.sum(norms**2) == pytest.approx(3.0, rel=0.1)
     budget = privacy.gaussian_mu(1.0, 1e-6)
     above = round(2.25 * 2.0 * math.sqrt(3.0 / (2.0 * budget)))
     clip_norm = np.sort(norms)[::-1][above]
-    floor, bounded = case.floor(reference, 1.0, 1e-6)
-    assert floor == pytest.approx(2.0 * clip_norm / math.sqrt(2.0 * budget))
-    assert bounded >= floor
-    assert case.floor(reference, 4.0, 1e-6)[0] < floor
+    floor = case.floor(reference, 1.0, 1e-6)
+    assert floor.noise == pytest.approx(2.0 * clip_norm / math.sqrt(2.0 * budget))
+    assert floor.noise_bounded >= floor.noise
+    assert case.floor(reference, 4.0, 1e-6).noise < floor.noise
+    # At the mode the scores and the prior's slope, −θ/2.5², balance: what clipping takes away is the shift.
+    clipped = (scores * np.minimum(1.0, clip_norm / norms)[:, None]).sum(axis=0)
+    step = inverse_root @ (clipped - reference.mode / 2.5**2 @ inverse_root)
+    assert floor.clip_bias == pytest.approx(np.max(np.abs(step / reference.sd)), rel=1e-4)
 
 
 def case_reference(case):
@@ -198,4 +203,4 @@ def case_reference(case):
 def test_floor_with_few_records():
     """The tail count is more than there are records: everything is clipped, nothing breaks."""
     case = logistic(20)
-    assert case.floor(case_reference(case), 0.01, 1e-6)[0] > 0.0
+    assert case.floor(case_reference(case), 0.01, 1e-6).noise > 0.0
