@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo bench reproduce reproduce-full lint test test-all clean
+.PHONY: install demo bench reproduce reproduce-full laplace lint test test-all clean
 
 install: $(STAMP)
 
@@ -35,6 +35,12 @@ reproduce-full: install
 		--variant-repeats 1
 	$(BIN)/python -m studies clipping --out reproduction/full/clipping
 	$(BIN)/python -m studies report reproduction/full/comparison reproduction/full/clipping --to docs/reproduction.md
+
+# DP-Laplace against posteriors without noise, and docs/laplace.md. For a quick look: .venv/bin/python -m studies laplace
+# --out reproduction/fast --fast --repeats 3
+laplace: install
+	$(BIN)/python -m studies laplace --out reproduction/laplace
+	$(BIN)/python -m studies report reproduction/laplace --to docs/laplace.md
 
 lint: install
 	$(BIN)/ruff check .

@@ -11,9 +11,10 @@ import json
 import math
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import jax
 import numpy as np
@@ -380,7 +381,21 @@ def clipped_fractions(cell: Cell, posterior: dpmcmc.Posterior, draws: Array, thi
 # ------------------------------------------------------------------------------------------------------ files
 
 
-def result_file(folder: Path, cell: Cell) -> Path:
+class Named(Protocol):
+    """A cell of any study: its results are filed under its name and its specification."""
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's files."""
+
+    def specification(self) -> dict[str, Any]:
+        """Return plain values that a result is filed under."""
+
+
+AnyCell = TypeVar("AnyCell", bound=Named)
+
+
+def result_file(folder: Path, cell: Named) -> Path:
     """Return where the result of a cell is kept."""
     return folder / "cells" / f"{cell.name}.json"
 
@@ -402,17 +417,27 @@ def finish_cell(cell: Cell, folder: Path, commit: str | None) -> Result:
         partial = draws_file(folder, cell).with_suffix(".partial.npz")
         np.savez_compressed(partial, draws=draws.astype(np.float32))
         partial.replace(draws_file(folder, cell))
+    write_row(folder, cell, row)
+    return row
+
+
+def write_row(folder: Path, cell: Named, row: Result) -> None:
+    """File the row of a cell; NaN is written as null."""
     plain = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
     content = {"specification": cell.specification(), "row": plain}
     replace_file(result_file(folder, cell), json.dumps(content, indent=1, ensure_ascii=False).encode())
-    return row
 
 
 def read_row(path: Path) -> tuple[Cell, Result] | None:
     """Return a finished cell and its row; None if the file is damaged or the settings have changed since."""
+    return read_row_of(Cell.from_dict, path)
+
+
+def read_row_of(rebuild: Callable[[dict[str, Any]], AnyCell], path: Path) -> tuple[AnyCell, Result] | None:
+    """Do the same as :func:`read_row` for the cells that ``rebuild`` makes from a specification."""
     try:
         content = json.loads(path.read_bytes())
-        cell = Cell.from_dict(content["specification"])
+        cell = rebuild(content["specification"])
         if cell.specification() != content["specification"]:
             return None
         row = {name: math.nan if value is None else value for name, value in content["row"].items()}

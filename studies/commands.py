@@ -3,6 +3,7 @@
 Modules that take long to load are imported inside the commands, so that help texts come at once.
 """
 
+import fnmatch
 import importlib.util
 import json
 import math
@@ -20,6 +21,7 @@ from studies.exits import Commands
 
 if TYPE_CHECKING:
     from studies.cells import Array, Cell
+    from studies.laplace import LaplaceCell
     from studies.runner import Outcome
     from studies.statements import Statement
     from studies.tables import Table
@@ -166,9 +168,57 @@ def clipping(
     _study("clipping", cells, out, jobs, _clipping_files)
 
 
+@app.command(
+    epilog="**Examples**\n\n"
+    "`python -m studies laplace --out laplace`   the whole of it, for hours\n\n"
+    "`python -m studies laplace --out small --cases 'adult*' --cases 'gaussian*' --repeats 5`   a part of it\n\n"
+    "`python -m studies laplace --out fast --fast`   a quick look"
+)
+def laplace(
+    out: OutOption,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A case, a pattern such as `'adult*'` or `'logistic-*-20k'`, or `hard`, `sweep` or `aside`; may be "
+            "given several times. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(help="Budget ε; may be given several times. Default: those of each group.", show_default=False),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each case at each ε.")] = 20,
+    fast: Annotated[bool, typer.Option("--fast", help="Five cases at ε = 4, unless others are given.")] = False,
+    seed: SeedOption = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", "--jobs", help="Runs side by side. Default: one for each core.", min=1, show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Compare DP-Laplace, with nothing tuned, with the posterior without noise.
+
+    On Adult in two codings, the paper's Gaussian, regressions that are hard in one way or in all, dimensions from 2 to
+    60, and data that nothing was tuned on. Writes results.csv, summary.csv and summary.md, statements and figures.
+    The posteriors without noise are computed first and kept in the same folder.
+    """
+    _check_repeats("--repeats", repeats, lowest=1)
+    levels = None if epsilon is None else _checked_levels("--epsilon", epsilon)
+    _require_packages("pyarrow")  # the Adult data
+    from studies import laplace as study
+    from studies.laplace_results import cells_of
+
+    if fast:
+        levels = levels or [4.0]
+    names = _checked_cases(list(study.FAST) if fast and not cases else cases)
+    _laplace_study(cells_of(names, levels, repeats, seed), out, workers, seed)
+
+
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders that `comparison` and `clipping` have written.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders that the other commands have written.")],
     to: Annotated[Path, typer.Option(help="Markdown page with the two markers that the results go between.")],
 ) -> None:
     """Put the tables, statements, versions, times and figures of finished studies into a page.
@@ -190,9 +240,9 @@ class MissingPackageError(DPMCMCError):
     """A package that only the studies need is not installed."""
 
 
-def _require_packages() -> None:
+def _require_packages(*others: str) -> None:
     """Refuse to start without what the tables and figures need: better now than after hours of running."""
-    for name in ("pandas", "matplotlib"):
+    for name in ("pandas", "matplotlib", *others):
         if importlib.util.find_spec(name) is None:
             raise MissingPackageError(f"{name} is not installed, and the studies need it; pip install -e '.[studies]'")
 
@@ -232,6 +282,23 @@ def _checked_samplers(given: Sequence[str] | None) -> list[str]:
     return [name for name in settings.ROWS if name in chosen]
 
 
+def _checked_cases(given: Sequence[str] | None) -> list[str]:
+    """Return the names of cases that are meant by names, groups and patterns, in the order of the study."""
+    from studies.laplace import EPSILONS
+    from studies.laplace_cases import case_names
+
+    chosen: set[str] = set()
+    for word in given or ["*"]:
+        found = fnmatch.filter(case_names(), word)  # a name is a pattern, too
+        if not found and word not in EPSILONS:
+            raise QueryError(
+                f"--cases is {word!r}, which is no case; give a name such as {case_names('hard')[0]}, a pattern such "
+                "as 'adult*' or 'logistic-*-20k', or hard, sweep or aside"
+            )
+        chosen.update(found or case_names(word))
+    return [name for name in case_names() if name in chosen]
+
+
 # -------------------------------------------------------------------------------------------------------- run
 
 Files = Callable[[Path, "Table", "list[Cell]"], "list[Statement]"]
@@ -259,23 +326,65 @@ def _study(study: str, cells: "list[Cell]", out: Path, jobs: int | None, write: 
         console.print(f"The paper has {settings.NUM_RECORDS:,} records: this is not its experiment.", highlight=False)
     outcome = run_cells(cells, out, jobs=jobs, console=console)
     _log(out, study, len(cells), outcome)
-    if outcome.interrupted:
-        typer.echo(
-            f"Interrupted. {outcome.skipped + outcome.finished} of {len(cells)} runs are finished and kept; the same "
-            "command continues with the others.",
-            err=True,
-        )
-        raise typer.Exit(130)
+    _stop_if_interrupted(outcome, len(cells))
     table, done = tables.collect(out, study, first.num_records, first.seed)
     if not table.empty:
         statements = write(out, table, done)
         for statement in statements:
             typer.echo(str(statement))
         typer.echo(f"Tables, figures and statements are in {out}")
+    _stop_if_failed(outcome, len(cells))
+
+
+def _laplace_study(cells: "list[LaplaceCell]", out: Path, jobs: int | None, seed: int) -> None:
+    """Compute the references that are missing, run the cells that are, write the files, say what was found."""
+    from dpmcmc.output import prepare_folder
+    from studies import laplace, laplace_results
+    from studies.runner import run_cells
+
+    prepare_folder(out)
+    console = Console(stderr=True)
+    console.print(
+        f"{len(cells)} runs on synthetic and public records, seed {seed}. Seeded: NOT private.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    references = [laplace.ReferenceCell(name, seed) for name in dict.fromkeys(cell.case for cell in cells)]
+    outcome = run_cells(
+        references, out, jobs=jobs, console=console, work=laplace.finish_reference, finished=laplace.has_reference
+    )
+    number = len(references)
+    if not outcome.interrupted and not outcome.failed:
+        number = len(cells)
+        outcome = run_cells(
+            cells, out, jobs=jobs, console=console, work=laplace.finish_cell, finished=laplace.is_finished
+        )
+    _log(out, "laplace", number, outcome)
+    _stop_if_interrupted(outcome, number)
+    table = laplace_results.collect(out, seed)
+    if not table.empty:
+        statements = _laplace_files(out, table)
+        for statement in statements:
+            typer.echo(str(statement))
+        typer.echo(f"Tables, figures and statements are in {out}")
+    _stop_if_failed(outcome, number)
+
+
+def _stop_if_interrupted(outcome: "Outcome", number: int) -> None:
+    if outcome.interrupted:
+        typer.echo(
+            f"Interrupted. {outcome.skipped + outcome.finished} of {number} runs are finished and kept; the same "
+            "command continues with the others.",
+            err=True,
+        )
+        raise typer.Exit(130)
+
+
+def _stop_if_failed(outcome: "Outcome", number: int) -> None:
     if outcome.failed:
         for cell, error in outcome.failed:
             typer.echo(f"failed: {cell}: {error}", err=True)
-        typer.echo(f"{len(outcome.failed)} of {len(cells)} runs failed; the same command tries them again.", err=True)
+        typer.echo(f"{len(outcome.failed)} of {number} runs failed; the same command tries them again.", err=True)
         raise typer.Exit(1)
 
 
@@ -312,6 +421,12 @@ def _common_files(out: Path, study: str, table: "Table", statements: "list[State
             parts += [f"## {model}: {title}", tables.markdown(table, study, measure, model)]
         parts += [f"## {model}: iterations of each chain", tables.iterations_markdown(table, study, model)]
     replace_file(out / "summary.md", ("\n\n".join(parts) + "\n").encode())
+    _statement_files(out, statements)
+
+
+def _statement_files(out: Path, statements: "list[Statement]") -> None:
+    from dpmcmc.output import replace_file
+
     replace_file(out / "statements.txt", ("\n".join(map(str, statements)) + "\n").encode())
     content = [statement.to_dict() for statement in statements]
     replace_file(out / "statements.json", json.dumps(content, indent=1, ensure_ascii=False).encode())
@@ -362,4 +477,19 @@ def _clipping_files(out: Path, table: "Table", cells: "list[Cell]") -> "list[Sta
     statements = of_clipping(table)
     _common_files(out, "clipping", table, statements)
     figures.write_figure(figures.clipping_figure(table), out / "figure3")
+    return statements
+
+
+def _laplace_files(out: Path, table: "Table") -> "list[Statement]":
+    from studies import figures, laplace_figures, laplace_results
+
+    # The figures of the paper's DP-HMC are those of the page on the reproduction.
+    paper_page = Path(__file__).resolve().parents[1] / "docs" / "reproduction.md"
+    laplace_results.write_tables(out, table, paper_page)
+    statements = laplace_results.statements_of(table)
+    _statement_files(out, statements)
+    if table["group"].isin(["adult", "aside", "gaussian"]).any():
+        figures.write_figure(laplace_figures.accuracy_figure(table, paper_page), out / "laplace_accuracy")
+    if (table["group"] == "sweep").any():
+        figures.write_figure(laplace_figures.dimension_figure(table), out / "laplace_dimension")
     return statements

@@ -37,7 +37,7 @@ _BLUE, _ORANGE, _GREEN, _VERMILLION, _PURPLE, _SKY = (
     "#cc79a7",
     "#56b4e9",
 )
-_STYLE: Any = PICTURE_STYLE | {"legend.fontsize": 9}  # Any, as matplotlib's stubs differ between versions
+STYLE: Any = PICTURE_STYLE | {"legend.fontsize": 9}  # Any, as matplotlib's stubs differ between versions
 _COLOURS = {
     "dp-hmc": _BLUE,
     "dp-penalty": _ORANGE,
@@ -65,7 +65,7 @@ _LOGARITHMIC = ("mmd", "mean_error", "max_r_hat")
 def write_figure(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as PDF and PNG; return both paths."""
     written = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         FigureCanvasAgg(figure)
         endings: dict[str, dict[str, Any]] = {"pdf": {"metadata": {"CreationDate": None}}, "png": {"dpi": 200}}
         for ending, options in endings.items():
@@ -91,7 +91,7 @@ def comparison_figure(table: Table, kind: str = "main") -> Figure:
         variants = [name for name, row in settings.ROWS.items() if row.figure == kind]
         table = table[table["epsilon"].isin(table.loc[table["sampler"].isin(variants), "epsilon"])]
     models = [model for model in settings.MODELS if model in set(table["model"])]
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.0, 0.7 + 2.9 * len(models)), layout="constrained")
         axes = figure.subplots(len(models), 2, squeeze=False)
         for line, model in zip(axes, models, strict=True):
@@ -105,7 +105,7 @@ def comparison_figure(table: Table, kind: str = "main") -> Figure:
 def full_figure(table: Table, model: str) -> Figure:
     """Draw everything that is measured against ε, in six panels: the fuller version of figure 1 for one model."""
     chosen = rows_of(table, "main")
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.0, 8.4), layout="constrained")
         axes = figure.subplots(3, 2)
         for axis, measure in zip(axes.T.ravel(), MEASURES, strict=True):
@@ -185,7 +185,7 @@ def _boxes_of(axis: Axes, name: str, positions: Sequence[float], values: Sequenc
 def _set_scale(axis: Axes, measure: str) -> None:
     """Choose the vertical scale for a measure, and draw the value that it should stay below, if there is one."""
     if measure in _LOGARITHMIC:
-        _logarithmic(axis)
+        logarithmic(axis)
         if measure == "max_r_hat":
             axis.axhline(1.05, color=MUTED, linewidth=0.8, linestyle=":")
             axis.set_ylim(bottom=0.98)
@@ -211,7 +211,7 @@ def _legend(figure: Figure, chosen: Sequence[str], columns: int) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=min(columns, len(patches)), columnspacing=2.0)
 
 
-def _logarithmic(axis: Axes) -> None:
+def logarithmic(axis: Axes) -> None:
     """Make the vertical axis logarithmic with plain numbers, and enough of them."""
     axis.set_yscale("log")
     low, high = axis.get_ylim()
@@ -269,7 +269,7 @@ def posterior_figure(runs: Mapping[str, Mapping[str, Array]], model: Banana, dat
     """
     posterior = _Straight(*model.straight_posterior_not_private(data), model.curvature)
     low, high = _box(posterior)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(2.35 * len(runs) + 0.6, 6.6), layout="constrained")
         axes = figure.subplots(3, len(runs), squeeze=False, sharex=False, height_ratios=(1.0, 1.0, 1.7))
         for column, (label, draws) in enumerate(runs.items()):
@@ -378,7 +378,7 @@ _CLIPPING_LOOKS = {"hmc": ("o", _BLUE, -1), "rwmh": ("^", _VERMILLION, 1)}
 def clipping_figure(table: Table) -> Figure:
     """Draw MMD against the clip bound and against the fraction clipped, a point for each run: the paper's figure 3."""
     models = [model for model in settings.MODELS if model in set(table["model"])]
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10.0, 0.6 + 3.1 * len(models)), layout="constrained")
         axes = figure.subplots(len(models), 2, squeeze=False, sharey="row")
         for (left, right), model in zip(axes, models, strict=True):
@@ -397,7 +397,7 @@ def clipping_figure(table: Table) -> Figure:
                 )
             left.set(xscale="log", xlabel="Clip bound b of the log-ratios (per unit of ‖Δθ‖)", ylabel=_AXES["mmd"])
             left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            _logarithmic(left)
+            logarithmic(left)
             right.set(xlabel="Log-ratios clipped (%)", xlim=(-3.0, 103.0))
             right.grid(axis="y", color=LINE, linewidth=0.5, alpha=0.7)
             right.axvline(100.0 * settings.CLIPPED_GUIDELINE, color=MUTED, linewidth=0.9, linestyle=":")

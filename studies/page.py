@@ -1,4 +1,4 @@
-"""The page on the reproduction: finished studies are written into it between two markers.
+"""The pages on the studies: finished ones are written into a page between two markers.
 
 The text around the markers is written by hand and left alone; what stands between them comes from results alone.
 """
@@ -8,9 +8,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from dpmcmc.errors import QueryError
 from dpmcmc.output import OutputError, replace_file
-from studies import tables
+from studies import laplace_results, tables
 from studies.tables import Table
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -23,6 +25,9 @@ _FIGURES = {
     "figure2": "Figure 2. The banana's posterior at ε = 15: marginals, and regions of 50 and 90 %, of the best, median "
     "and worst run by MMD.",
     "figure3": "Figure 3. Clipping without noise: MMD against the bound and against the fraction clipped.",
+    "laplace_accuracy": "Error against ε: dots are runs, lines go through the medians, dotted lines are the floor (one "
+    "score sum with the whole budget), dashes the bars.",
+    "laplace_dimension": "Error of the mean and reported sd against the dimension, medians over the runs.",
 }
 _SHOWN = {
     "comparison": ("mmd", "mean_error", "max_r_hat", "acceptance", "ratios_clipped", "gradients_clipped"),
@@ -42,7 +47,7 @@ def write_page(folders: Sequence[Path], page: Path) -> list[Path]:
     parts, written = [], []
     for folder in folders:
         study, table = read_table(folder)
-        parts.append(_section(folder, study, table))
+        parts.append(_laplace_section(folder, table, page) if study == "laplace" else _section(folder, study, table))
         pictures.mkdir(exist_ok=True)
         for name, caption in _FIGURES.items():
             if (folder / f"{name}.png").exists():
@@ -64,7 +69,7 @@ def read_table(folder: Path) -> tuple[str, Table]:
         raise QueryError(
             f"{str(folder)!r} has no results.csv ({error.strerror}); give a folder that `python -m studies` has written"
         ) from None
-    return "comparison" if "epsilon" in table else "clipping", table
+    return "laplace" if "case" in table else "comparison" if "epsilon" in table else "clipping", table
 
 
 def _section(folder: Path, study: str, table: Table) -> str:
@@ -79,6 +84,12 @@ def _section(folder: Path, study: str, table: Table) -> str:
     return "\n\n".join(parts)
 
 
+def _laplace_section(folder: Path, table: Table, page: Path) -> str:
+    """Return the results of the study of DP-Laplace as Markdown."""
+    parts = ["## Results", _provenance(folder, table), "### Statements", _statements(folder)]
+    return "\n\n".join([*parts, *laplace_results.sections(table, page.parent / "reproduction.md")])
+
+
 def _provenance(folder: Path, table: Table) -> str:
     def listed(name: str) -> str:
         return ", ".join(str(value) for value in table[name].unique() if value != "") or "unknown"
@@ -87,11 +98,16 @@ def _provenance(folder: Path, table: Table) -> str:
     hours = sum(entry["seconds"] for entry in invocations) / 3600.0
     work = table["seconds"].sum() / 3600.0
     return (
-        f"{len(table)} runs of {listed('num_records')} records, study seed {listed('study_seed')}; "
+        f"{len(table)} runs of {_range(table['num_records'])} records, study seed {listed('study_seed')}; "
         f"{listed('privacy')}. Commit {listed('commit')}, "
         f"dpmcmc {listed('dpmcmc')}, jax {listed('jax')}. Wall-clock time {hours:.2f} h in {len(invocations)} "
         f"invocation{'s' if len(invocations) > 1 else ''}; the runs add up to {work:.2f} core hours."
     )
+
+
+def _range(counts: "pd.Series[int]") -> str:
+    values = sorted(counts.unique())
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
 def _statements(folder: Path) -> str:

@@ -5,6 +5,7 @@ cells to the workers, the longest first, and shows how many are done and how lon
 the computing, one on each core of the processor.
 """
 
+import math
 import multiprocessing
 import os
 import signal
@@ -18,14 +19,26 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from studies.cells import Cell, Result, finish_cell, is_finished
+from studies.cells import Result, finish_cell, is_finished
 
-Work = Callable[[Cell, Path, str | None], Result]
+
+class Task(Protocol):
+    """What the runner has to know of a cell."""
+
+    @property
+    def repeat(self) -> int:
+        """Number of the repeat, from 0."""
+
+    def work(self) -> float:
+        """Return about how much there is to compute."""
+
+
+Work = Callable[[Any, Path, str | None], Result]
 """Runs one cell and files the result: called with the cell, the folder and the commit."""
 
 
@@ -49,18 +62,19 @@ class Outcome:
 
     skipped: int = 0
     finished: int = 0
-    failed: list[tuple[Cell, str]] = field(default_factory=list)
+    failed: list[tuple[Task, str]] = field(default_factory=list)
     interrupted: bool = False
     seconds: float = 0.0
 
 
 def run_cells(
-    cells: Sequence[Cell],
+    cells: Sequence[Task],
     folder: Path,
     *,
     jobs: int | None = None,
     console: Console | None = None,
     work: Work = finish_cell,
+    finished: Callable[[Path, Any], bool] = is_finished,
 ) -> Outcome:
     """Run all cells that have no result yet.
 
@@ -76,10 +90,12 @@ def run_cells(
         Where progress is shown. Default: stderr.
     work
         What a worker does with a cell. Tests give something else than running it.
+    finished
+        Whether a cell has a result already.
     """
     began = time.monotonic()
     (folder / "cells").mkdir(parents=True, exist_ok=True)
-    waiting = [cell for cell in cells if not is_finished(folder, cell)]
+    waiting = [cell for cell in cells if not finished(folder, cell)]
     outcome = Outcome(skipped=len(cells) - len(waiting))
     sizes = {cell: cell.work() for cell in waiting}
     waiting.sort(key=lambda cell: (sizes[cell], -cell.repeat))  # the next cell is taken from the end of the list
@@ -181,12 +197,12 @@ def _settings_for_a_worker(core: int | None) -> Iterator[None]:
 class Answer(NamedTuple):
     """What a worker says about a cell: the result, or None and the text of the error."""
 
-    cell: Cell
+    cell: Task
     result: Result | None
     error: str
 
 
-_Pipe: TypeAlias = "connection.Connection[object, object]"
+_Pipe: TypeAlias = "connection.Connection[Any, Any]"
 
 
 class _Child(NamedTuple):
@@ -202,9 +218,9 @@ class _Worker:
     def __init__(self, core: int | None) -> None:
         self._core = core
         self._child: _Child | None = None
-        self.cell: Cell | None = None
+        self.cell: Task | None = None
 
-    def begin(self, folder: Path, commit: str | None, work: Work, cell: Cell) -> None:
+    def begin(self, folder: Path, commit: str | None, work: Work, cell: Task) -> None:
         """Give the child a cell to run."""
         if self._child is None:
             self._child = self._start(folder, commit, work)
@@ -268,7 +284,7 @@ def _ready(workers: list[_Worker]) -> list[_Worker]:
 def _serve(pipe: _Pipe, folder: Path, commit: str | None, work: Work) -> None:
     """Run in the child: receive cells and send answers, until None is received or the parent is gone."""
     try:
-        while isinstance(cell := pipe.recv(), Cell):
+        while (cell := pipe.recv()) is not None:
             try:
                 answer = Answer(cell, work(cell, folder, commit), "")
             except Exception as error:
@@ -317,10 +333,19 @@ def _display(console: Console, number: int, total: float) -> Iterator[Show]:
                 text = f"failed: {answer.cell}: {answer.error}"
                 console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
             elif not console.is_terminal:
-                text = f"{count} {answer.cell}: MMD {result['mmd']:.3f}, {result['seconds']:.1f} s; {left()} left"
+                text = f"{count} {answer.cell}: {_found(result)}{result['seconds']:.1f} s; {left()} left"
                 console.print(text, markup=False, highlight=False, soft_wrap=True)
 
         yield show
+
+
+def _found(result: Result) -> str:
+    """Write the one number that tells most about a result, if it has one."""
+    for name, text in {"mmd": "MMD {:.3f}, ", "rms_error": "error {:.2f} sds, "}.items():
+        value = result.get(name, math.nan)
+        if isinstance(value, float) and not math.isnan(value):
+            return text.format(value)
+    return ""
 
 
 def _duration(seconds: float) -> str:

@@ -52,8 +52,14 @@ LEVELS = {"comparison": "epsilon", "clipping": "bound"}
 """What each study varies."""
 _SYMBOLS = {"comparison": "ε", "clipping": "b"}
 # How the columns of a written table are read again; all others are real numbers.
-_TEXTS = ("model", "sampler", "label", "in_paper", "accountant", "privacy", "dpmcmc", "jax", "commit")
-_WHOLE = ("repeat", "iterations", "iterations_per_chain", "thin", "kept_draws", "num_records", "study_seed", "seed")
+_TEXTS = [
+    *("model", "sampler", "label", "in_paper", "accountant", "privacy", "dpmcmc", "jax", "commit"),
+    *("case", "group", "method", "reasons", "errors"),  # of the study of DP-Laplace
+]
+_WHOLE = [
+    *("repeat", "iterations", "iterations_per_chain", "thin", "kept_draws", "num_records", "study_seed", "seed"),
+    "dimension",
+]
 _QUANTILES = {"median": 0.5, "lower_quartile": 0.25, "upper_quartile": 0.75}
 
 

@@ -1,6 +1,7 @@
 """Where records come from: tables in memory, and Parquet files that are larger than it. Opened first, once."""
 
+from dpmcmc.data.adult import adult
 from dpmcmc.data.parquet import ParquetRecords
 from dpmcmc.data.source import Source, Stream, open_source
 
-__all__ = ["ParquetRecords", "Source", "Stream", "open_source"]
+__all__ = ["ParquetRecords", "Source", "Stream", "adult", "open_source"]
