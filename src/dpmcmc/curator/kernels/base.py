@@ -16,7 +16,7 @@ from dpmcmc.models import Model
 
 
 class TileKernel(ABC):
-    """Evaluates a model on a tile: theta is chains × d, a tile has B rows. See :class:`dpmcmc.queries.Kernel`.
+    """Evaluates a model on a tile: theta is chains × d, a tile has B rows. Queries see it through a :class:`View`.
 
     Attributes
     ----------
@@ -82,19 +82,6 @@ class TileKernel(ABC):
     ) -> jax.Array:
         """Return the sum of the clipped integer log-ratios."""
         return integers.ratio_sum(self.log_ratios(tile, theta, proposal), spacing, bound, tile.real)
-
-    def magnitudes(self, tile: Tile, theta: jax.Array, proposal: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """Per-record norms (chains × B) of the gradient, or |log-ratio| if there is a proposal, and who counts."""
-        if proposal is None:
-            scores = [score.astype(jnp.float64) for score in self.scores(tile, theta)]
-            largest = jnp.abs(scores[0])
-            for score in scores[1:]:
-                largest = jnp.maximum(largest, jnp.abs(score))
-            safe = jnp.where(largest > 0.0, largest, 1.0)
-            norm = largest * jnp.sqrt(integers.sum_of_squares([score / safe for score in scores]))
-            return norm, integers.all_finite(scores) & tile.real
-        ratio = self.log_ratios(tile, theta, proposal).astype(jnp.float64)
-        return jnp.abs(ratio), jnp.isfinite(ratio) & tile.real
 
 
 def arithmetic_of(model: Model, records: Any) -> Any:
