@@ -79,19 +79,19 @@ def noise_free(case, records, **options):
     return Curator(case.model, records, noise=NoNoiseNotPrivate(), **options)
 
 
-def exact_total(curator, query, theta, proposal=None):
+def exact_total(curator, query, theta, proposal=None, coordinates=None):
     """The curator's secret integers for a query, as a NumPy array."""
     with curator_module.exact_arithmetic():
         theta, proposal = curator._check_question(query, theta, proposal)
+        way = curator._way(query, coordinates)
         kept = {}
 
         def total(inner_query, *arguments):
-            kept[inner_query.kind] = curator._host_total(inner_query, *arguments)
+            kept[inner_query.kind] = curator._host_total(way, inner_query, *arguments)
             return kept[inner_query.kind]
 
-        curator.passes.answer(
-            query, theta, proposal, curator._draw(query, len(theta)), total, curator._public(query, theta, proposal)
-        )
+        public = curator._public(query, theta, proposal, coordinates)
+        curator.passes.answer(query, theta, proposal, curator._draw(query, len(theta)), total, public)
     return kept[query.kind]
 
 

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpmcmc.curator import integers, passes
+from dpmcmc.curator.passes import PLAIN
 from dpmcmc.queries import ClipCount, Gradient, InvalidCount, LogRatio, NormQuantile, ScoreMoments
 from dpmcmc.queries.base import Question
 from tests.curator.cases import CASES, by_name, exact_total, nasty, noise_free, replace_records
@@ -126,7 +127,7 @@ def _moments_around(curator, query, theta, center=0.1):
     with curator_module.exact_arithmetic():
         bound = 2.0 ** query.vector_bits(curator.num_records)
         centers = np.full((1, curator.model.dimension), center)
-        return curator._host_total(query, theta[None], None, centers, query.l2_clip_norm / bound, bound)
+        return curator._host_total(PLAIN, query, theta[None], None, centers, query.l2_clip_norm / bound, bound)
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())

@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpmcmc.curator import placement, preparation, research, streaming
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.curator.noise import ExactNoise, NoiseSource
 from dpmcmc.curator.kernels import RegressionKernel, TileKernel
-from dpmcmc.curator.passes import Binding, Passes, Way, passes_for
+from dpmcmc.curator.noise import ExactNoise, NoiseSource
+from dpmcmc.curator.passes import PLAIN, Binding, Passes, Way, passes_for
 from dpmcmc.curator.payment import Order, Random, Till
 from dpmcmc.data import open_source
 from dpmcmc.data.tables import OpenRecords
@@ -236,7 +236,7 @@ class Curator:
             if budget is not None:
                 cost = self._cost(query, len(batch), public)
                 _spend(budget, cost)
-            release = self._passes.answer(query, batch, other, noise, partial(self._host_total, way=way), public)
+            release = self._passes.answer(query, batch, other, noise, partial(self._host_total, way), public)
             self.raise_stream_error()
             release = jax.tree.map(np.asarray, release)
         return release if np.ndim(theta) == 2 else jax.tree.map(lambda leaf: leaf[0], release)
@@ -388,9 +388,7 @@ class Curator:
 
     # ------------------------------------------------------------------ secret: exact sums over the records
 
-    def _host_total(
-        self, query: Query, theta: Any, proposal: Any, *public: Any, way: Way = Way()
-    ) -> NDArray[np.int64]:
+    def _host_total(self, way: Way, query: Query, theta: Any, proposal: Any, *public: Any) -> NDArray[np.int64]:
         """Return the un-noised integer sums. Secret: no caller may let them out without noise."""
         compiled = self._passes.compiled_total(self._record_shapes, query, theta, proposal, public, way)
         if self._stream is not None:
@@ -404,7 +402,7 @@ class Curator:
             return self._passes.tile_total(records, query, theta, proposal, *public)
 
         shape = jax.eval_shape(total, self._record_shapes, theta, proposal, public).shape
-        return streaming.call_back(self._host_total, shape, query, theta, proposal, *public)
+        return streaming.call_back(partial(self._host_total, PLAIN), shape, query, theta, proposal, *public)
 
     def raise_stream_error(self) -> None:
         """Raise if streamed records could not be read; what was answered since then is worthless."""

@@ -71,6 +71,9 @@ class Way(NamedTuple):
     kernel: kernels.TileKernel | None = None
 
 
+PLAIN = Way()
+
+
 class Passes:
     """How records of one shape go through compiled code, for one model.
 
@@ -151,28 +154,26 @@ class Passes:
         return self.tile_total(records, query, theta, proposal, *public)
 
     def tile_total(
-        self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any, way: Way = Way()
+        self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any, way: Way = PLAIN
     ) -> jax.Array:
         """Return the same for records that are in memory."""
         kernel = self._kernel_for(query, way)
+        second = query.differentiates_twice and isinstance(kernel, kernels.AutodiffKernel)
+        width = max(query.width(self.dimension), self.dimension**2 if second else 1)
+        coordinates = [] if way.matrix is None else [way.matrix]
+        if coordinates:
+            width = max(width, self.dimension)
+
+        def tile_sum(tile: Any, theta: jax.Array, *rest: jax.Array) -> Any:
+            matrix, rest = (rest[0], rest[1:]) if coordinates else (None, rest)
+            return query.tile_sum(kernels.view_of(kernel, matrix))(tile, theta, *rest)
+
+        arguments = [theta, *coordinates, *([] if proposal is None else [proposal]), *public]
         gradient = query.differentiates and proposal is None
-        width = query.width(self.dimension)
-        if isinstance(kernel, kernels.AutodiffKernel) and query.differentiates_twice:
-            width = max(width, self.dimension**2)
-        arguments = [theta, *([] if proposal is None else [proposal]), *public]
-        tile_sum = query.tile_sum(kernels.view_of(kernel))
-        if way.matrix is not None:
-            width, arguments = max(width, self.dimension), [theta, way.matrix, *arguments[1:]]
-
-            def tile_sum(tile: Any, theta: jax.Array, matrix: jax.Array, *rest: jax.Array) -> Any:
-                return query.tile_sum(kernels.view_of(kernel, matrix))(tile, theta, *rest)
-
-        return self.add_up(
-            records, kernel, tile_sum, *map(jnp.asarray, arguments), gradient=gradient, width=width
-        )
+        return self.add_up(records, kernel, tile_sum, *map(jnp.asarray, arguments), gradient=gradient, width=width)
 
     def compiled_total(
-        self, records: Any, query: Query, theta: Any, proposal: Any, public: tuple[Any, ...], way: Way = Way()
+        self, records: Any, query: Query, theta: Any, proposal: Any, public: tuple[Any, ...], way: Way = PLAIN
     ) -> Any:
         """Return ``total(records, theta, proposal, public, matrix)``, compiled once for each kind and chains."""
         arguments = records, theta, proposal, public, way.matrix
@@ -199,7 +200,7 @@ class Passes:
         key = allowed.fingerprint(closed)
         return self._with_curvature.setdefault(key, self.kernel.with_curvature(closed))
 
-    def _kernel_for(self, query: Query | BatchGradient, way: Way = Way()) -> kernels.TileKernel:
+    def _kernel_for(self, query: Query | BatchGradient, way: Way = PLAIN) -> kernels.TileKernel:
         """Return the model's kernel, or plain differentiation where a test's lattice is too coarse for it."""
         if way.kernel is not None:
             return way.kernel

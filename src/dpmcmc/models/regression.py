@@ -56,9 +56,9 @@ class RegressionModel(Model):
         Number of groups, or their names; the records then have a column `group` of codes 0, …, G - 1.
     feature_bounds
         Public bounds on the columns of X, to which features are clamped: a positive number b (all columns lie in
-        [-b, b]), or for each column such a number or a pair (low, high). Never take them from the data: minima and maxima
-        of columns are as secret as the records. NaN and infinite features stay what they are (such a record counts for
-        nothing).
+        [-b, b]), or for each column such a number or a pair (low, high). Never take them from the data: minima and
+        maxima of columns are as secret as the records. NaN and infinite features stay what they are (such a record
+        counts for nothing).
 
     Attributes
     ----------
@@ -171,16 +171,16 @@ class RegressionModel(Model):
     def design_norm_bound(self, matrix: Any) -> float | None:
         """Return an upper bound of ‖Cᵀw‖ over all design rows w = (1, x, one-hot(group)) within `feature_bounds`.
 
-        With centres m_k and half-widths h_k of the bounds and the rows C_k of the matrix, Cᵀw = v + Σ_k h_k t_k C_k with
-        |t_k| ≤ 1 and v = C_intercept + C_group + Σ_k m_k C_k. The smallest of three bounds is taken, then the largest
-        over the groups:
+        With centres m_k and half-widths h_k of the bounds and the rows C_k of the matrix, Cᵀw = v + Σ_k h_k t_k C_k
+        with |t_k| ≤ 1 and v = C_intercept + C_group + Σ_k m_k C_k. The smallest of three bounds is taken, then the
+        largest over the groups:
 
         - ‖v‖ + Σ_k h_k ‖C_k‖ (triangle inequality),
         - √Σ_j (|v_j| + Σ_k h_k |C_kj|)² (each coordinate at its largest),
         - ‖v‖ + √p ‖diag(h) C_features‖₂ (the box within a ball).
 
-        A logistic score is never longer than this in the coordinates θ = m + C z, and neither is a log-ratio larger than
-        this times ‖Δz‖.
+        In the coordinates θ = m + C z no logistic score is longer than this, and no log-ratio larger than this times
+        ‖Δz‖.
 
         Parameters
         ----------
@@ -278,7 +278,7 @@ class RegressionModel(Model):
                     f"column {name!r} has shape {records[name].shape}; give one number per record, "
                     f"shape ({num_records},)."
                 )
-        features = records["X"] if self.feature_bounds is None else _clamped(records["X"], self.feature_bounds)
+        features = records["X"] if self.feature_bounds is None else self._clamped(records["X"])
         # Narrow outcomes stay, so that float32 features are computed with in float32.
         prepared = {
             "X": features if features.dtype.kind == "f" else features.astype(np.float64),
@@ -287,6 +287,21 @@ class RegressionModel(Model):
         if self.num_groups:
             prepared["group"] = _group_codes(records["group"], self.num_groups)
         return prepared, num_records
+
+    def _clamped(self, features: NDArray[Any]) -> NDArray[Any]:
+        """Clamp columns to their bounds; what is not finite stays, so that the record counts for nothing."""
+        bounds = np.asarray(self.feature_bounds, np.float64)
+        if bounds.shape != (self.num_features, 2):  # an attribute that somebody set: it could hold a number a record
+            raise ModelError(
+                f"feature_bounds has shape {bounds.shape}, not ({self.num_features}, 2); give it when the model is made."
+            )
+        features = features if features.dtype.kind == "f" else features.astype(np.float64)
+        low, high = bounds.T.astype(features.dtype)
+        # A bound that float32 does not hold is rounded inwards: what is clamped lies within the bounds as given.
+        low = np.where(low < bounds[:, 0], np.nextafter(low, np.inf, dtype=low.dtype), low)
+        high = np.where(high > bounds[:, 1], np.nextafter(high, -np.inf, dtype=high.dtype), high)
+        with np.errstate(all="ignore"):  # a warning would tell of a value
+            return np.where(np.isfinite(features), np.clip(features, low, high), features)
 
     def quantities(self, records: Any) -> Any:
         """Return X and y: groups are codes."""
@@ -533,31 +548,21 @@ def _bounds(given: Any, num_features: int) -> NDArray[np.float64]:
         "low < high, all finite."
     )
     problem = ModelError(f"feature_bounds is {given!r}; {remedy}")
-    entries = [given] * num_features if np.ndim(given) == 0 else list(given)
+    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+    entries = list(given) if several else [given] * num_features
     if len(entries) != num_features:
         raise ModelError(f"feature_bounds has {len(entries)} entries for {num_features} features; {remedy}")
     pairs = np.empty((num_features, 2))
     for place, entry in enumerate(entries):
-        values = [-entry, entry] if isinstance(entry, int | float | np.number) and not isinstance(entry, bool) else entry
+        is_number = isinstance(entry, int | float | np.number) and not isinstance(entry, bool)
         try:
-            pairs[place] = [float(value) for value in values]
+            pairs[place] = [-entry, entry] if is_number else entry
         except (TypeError, ValueError):
             raise problem from None
     if not np.all(np.isfinite(pairs)) or not np.all(pairs[:, 0] < pairs[:, 1]):
         raise problem
     pairs.setflags(write=False)
     return pairs
-
-
-def _clamped(features: NDArray[Any], bounds: NDArray[np.float64]) -> NDArray[Any]:
-    """Clamp columns to their bounds; what is not finite stays, so that the record counts for nothing."""
-    features = features if features.dtype.kind == "f" else features.astype(np.float64)
-    low, high = bounds.T.astype(features.dtype)
-    # A bound that float32 does not hold is rounded inwards: what is clamped lies within the bounds as they were given.
-    low = np.where(low < bounds[:, 0], np.nextafter(low, np.inf, dtype=low.dtype), low)
-    high = np.where(high > bounds[:, 1], np.nextafter(high, -np.inf, dtype=high.dtype), high)
-    with np.errstate(all="ignore"):
-        return np.where(np.isfinite(features), np.clip(features, low, high), features)
 
 
 def _without_wide_integers(column: NDArray[Any]) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from dpmcmc.queries.lattice import Lattice
 # total(query, theta, proposal, *public) -> the un-noised integers, which only the curator can compute
 Total = Callable[..., Any]
 
+Requirement = Literal["any", "regression", "logistic"]
 
 # One array of integers for each lattice of a query: chains × numbers.
 Noise = Sequence[jax.Array | NDArray[np.int64]]
@@ -77,6 +78,10 @@ class Kernel(Protocol):
         """Return gradients: chains × d × B."""
         ...
 
+    def score_sizes(self, tile: Any, theta: jax.Array) -> jax.Array:
+        """Return |gradients|, and -1 throughout for a record that does not count: chains × d × B."""
+        ...
+
     def weighted_scores(self, tile: Any, theta: jax.Array, weight_bound: jax.Array) -> jax.Array:
         """Return gradients, each times min(1, c/(largest norm that any outcome would give it)): chains × d × B."""
         ...
@@ -116,8 +121,6 @@ class Query:
     """Name in statements and tables."""
     differentiates: ClassVar[bool] = True
     """Whether a tile's gradients are needed, rather than its log-likelihoods."""
-    requires: Literal["any", "regression", "logistic"] = "any"
-    """Which models can answer: any, the package's own regressions, or its logistic regression."""
 
     @property
     def mu(self) -> float | None:
@@ -128,6 +131,11 @@ class Query:
     def needs_proposal(self) -> bool:
         """Whether the question is about two parameter vectors."""
         return False
+
+    @property
+    def requires(self) -> Requirement:
+        """Which models can answer: any, the package's own regressions, or its logistic regression."""
+        return "any"
 
     @property
     def differentiates_twice(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from dpmcmc.checks import convert_positive
 from dpmcmc.errors import QueryError
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Requirement, Total
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
 from dpmcmc.queries.moments import add_symmetric, outer_products
 
@@ -36,7 +36,8 @@ class SymmetricMatrix(Query):
     def lattices(self, num_records: int, dimension: int) -> list[Lattice]:
         """Return those of the diagonal and of the entries above it."""
         diagonal = self.lattice(num_records, dimension)
-        scale = scaled_noise(diagonal.sensitivity / diagonal.bound / math.sqrt(2.0), diagonal.bound, self.noise_multiplier)
+        unit_sensitivity = diagonal.sensitivity / diagonal.bound / math.sqrt(2.0)
+        scale = scaled_noise(unit_sensitivity, diagonal.bound, self.noise_multiplier)
         return [diagonal, diagonal._replace(noise_scale=scale, numbers=dimension * (dimension - 1) // 2)]
 
     def release_matrix(self, matrix: Any, spacing: float, question: Question, noise: Noise) -> Answer:
@@ -53,10 +54,13 @@ class SymmetricMatrix(Query):
 
 @dataclass(frozen=True)
 class Curvature(SymmetricMatrix):
-    """Sum over records of the clipped curvature, Σ clip_b(−∂² ln p(x|θ)/∂θ∂θᵀ): the likelihood's part of the precision.
+    """Sum over records of the clipped curvature, Σ clip_b(−∂² ln p(x|θ)/∂θ∂θᵀ): minus the Hessian of the likelihood.
 
-    A record's matrix is clipped to a Frobenius norm of at most b, so that the sum has sensitivity 2b. Its upper triangle
-    is released (and mirrored): with noise of sd 2bτ on the diagonal and √2·bτ off it.
+    A record's matrix is clipped to a Frobenius norm of at most b, so that the sum has sensitivity 2b. Its upper
+    triangle is released (and mirrored): with noise of sd 2bτ on the diagonal and √2·bτ off it.
+
+    The package's regressions have it in closed form. Of any other model the second derivatives are traced, and checked
+    like the gradient (:mod:`dpmcmc.models.allowed`), when they are first asked for.
 
     Parameters
     ----------
@@ -114,7 +118,7 @@ class Curvature(SymmetricMatrix):
 
 @dataclass(frozen=True)
 class FisherInformation(SymmetricMatrix):
-    """Sum over records of the clipped expected information: positive semi-definite, before noise, whatever the outcomes.
+    """Sum over records of the clipped expected information: positive semi-definite (before noise), whatever happened.
 
     Of a regression, with the design row w and the direction e of the extra parameter s (both in the question's
     coordinates): Σ uuᵀ + ttᵀ with u = √v·w and t = √v_e·e, where v is the expected information about the linear
@@ -147,11 +151,11 @@ class FisherInformation(SymmetricMatrix):
         convert_positive(self, "l2_clip_norm", "noise_multiplier", "weight_bound")
         factor = self.majorise
         if isinstance(factor, bool) or not isinstance(factor, int | float | np.number) or not 0 <= factor < math.inf:
-            raise QueryError(f"majorise = {factor!r} must be a finite number of at least 0; 1/3 is a good choice, 0 none")
+            raise QueryError(f"majorise = {factor!r} must be a finite number of at least 0; 1/3 is a good choice")
         object.__setattr__(self, "majorise", float(factor))
 
     @property
-    def requires(self) -> Literal["any", "regression", "logistic"]:  # type: ignore[override]
+    def requires(self) -> Requirement:
         """A family that knows its information; the weights are those of logistic regression."""
         return "regression" if self.weight_bound is None else "logistic"
 
@@ -182,12 +186,18 @@ class FisherInformation(SymmetricMatrix):
     def tile_sum(self, kernel: Kernel) -> Callable[..., Any]:
         """Sum the outer products of the clipped vectors."""
 
-        def information(tile: Any, theta: jax.Array, spacing: jax.Array, bound: jax.Array, *rest: jax.Array) -> jax.Array:
-            majorise, weight_bound = rest[0], rest[1] if len(rest) > 1 else None
-            roots = kernel.clipped(
-                tile, lambda: kernel.information_roots(tile, theta, majorise, weight_bound), spacing, bound
-            )
-            size = theta.shape[-1]
+        def information(
+            tile: Any,
+            theta: jax.Array,
+            spacing: jax.Array,
+            bound: jax.Array,
+            majorise: jax.Array,
+            weight_bound: jax.Array | None = None,
+        ) -> jax.Array:
+            def compute() -> jax.Array:
+                return kernel.information_roots(tile, theta, majorise, weight_bound)
+
+            roots, size = kernel.clipped(tile, compute, spacing, bound), theta.shape[-1]
             parts = [roots[:, start : start + size] for start in range(0, roots.shape[1], size)]
             return sum((outer_products(part) for part in parts[1:]), outer_products(parts[0]))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpmcmc.checks import convert_positive
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Requirement, Total
 from dpmcmc.queries.lattice import Lattice, chosen_bits, lattice_bits, scaled_noise
 from dpmcmc.queries.release import noised
 
@@ -111,7 +111,6 @@ class WeightedGradient(Query):
     l2_clip_norm: float
     noise_multiplier: float
     kind: ClassVar[str] = "weighted_gradient"
-    requires = "logistic"
 
     def __post_init__(self) -> None:
         convert_positive(self, "l2_clip_norm", "noise_multiplier")
@@ -120,6 +119,11 @@ class WeightedGradient(Query):
     def sensitivity(self) -> float:
         """L2 distance between the sums of neighbouring data sets: 2c."""
         return 2.0 * self.l2_clip_norm
+
+    @property
+    def requires(self) -> Requirement:
+        """Only logistic regression has a bound that no outcome exceeds."""
+        return "logistic"
 
     @property
     def mu(self) -> float:

@@ -84,12 +84,9 @@ class CoordinateHistogram(Query):
         """Count the records of each coordinate's bins."""
 
         def histograms(tile: Any, theta: jax.Array, edges: jax.Array) -> jax.Array:
-            scores = kernel.scores(tile, theta)
-            counts = jnp.all(jnp.isfinite(scores), axis=1, keepdims=True) & tile.real
-            # What does not count is below all edges, and so is in none of the numbers that are taken differences of.
-            sizes = jnp.where(counts, jnp.abs(scores), -1.0)[:, :, None, :]
-            thresholds = jnp.concatenate([jnp.zeros(1), edges])[:, None]
-            at_least = jnp.sum(sizes >= thresholds, axis=-1)
+            # What does not count has a size of -1, which is in none of the numbers that are taken differences of.
+            thresholds = jnp.concatenate([jnp.zeros(1), edges])
+            at_least = jnp.sum(kernel.score_sizes(tile, theta)[:, :, None, :] >= thresholds[:, None], axis=-1)
             return at_least - jnp.concatenate([at_least[..., 1:], jnp.zeros_like(at_least[..., :1])], axis=-1)
 
         return histograms

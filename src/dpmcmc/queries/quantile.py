@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpmcmc.checks import choice, convert_positive
 from dpmcmc.errors import QueryError
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Requirement, Total
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
 from dpmcmc.queries.release import noised
 
@@ -24,8 +24,8 @@ Magnitude = Literal["gradient", "log_ratio", "score_bound", "curvature"]
 
 - "gradient": the norm of the gradient;
 - "log_ratio": |log-ratio| (then the question takes a proposal);
-- "score_bound": the largest norm that the gradient could have, whatever the outcome: max(p, 1 − p)·‖design row‖ (logistic
-  regression only; of records that have a gradient);
+- "score_bound": the largest norm that the gradient could have, whatever the outcome: max(p, 1 − p)·‖design row‖
+  (logistic regression only; of records that have a gradient);
 - "curvature": the Frobenius norm of minus the second derivatives.
 """
 MAGNITUDES: tuple[Magnitude, ...] = ("gradient", "log_ratio", "score_bound", "curvature")
@@ -50,8 +50,8 @@ class OfMagnitudes(Query):
         return self.of == "log_ratio"
 
     @property
-    def requires(self) -> Literal["any", "regression", "logistic"]:  # type: ignore[override]
-        """A bound that no outcome exceeds has logistic regression only."""
+    def requires(self) -> Requirement:
+        """Only logistic regression has a bound that no outcome exceeds."""
         return "logistic" if self.of == "score_bound" else "any"
 
     @property
@@ -152,7 +152,7 @@ class NormQuantile(OfMagnitudes):
         return Answer(value, sd, np.full(chains, self.mu))
 
 
-def check_grid(lower_exponent: Any, upper_exponent: Any) -> None:
+def check_grid(lower_exponent: int, upper_exponent: int) -> None:
     """Refuse a grid that is empty, or that floats cannot hold."""
     for name, value in (("lower_exponent", lower_exponent), ("upper_exponent", upper_exponent)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or abs(value) > 300:

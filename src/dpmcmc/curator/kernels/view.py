@@ -55,6 +55,16 @@ class View:
         scores = jnp.stack([score.astype(jnp.float64) for score in self._kernel.scores(tile, theta)], axis=1)
         return scores if self._matrix is None else jnp.matmul(self._matrix.T, scores, precision="highest")
 
+    def score_sizes(self, tile: Tile, theta: jax.Array) -> jax.Array:
+        """Return |Cᵀ·score|, and -1 for a record that does not count; stored, so that all comparisons see the same."""
+
+        def sizes() -> jax.Array:
+            scores = self.scores(tile, theta)
+            counts = jnp.all(jnp.isfinite(scores), axis=1) & tile.real
+            return jnp.where(counts[:, None], jnp.abs(scores), -1.0)
+
+        return stored(sizes, tile.here)
+
     def curvatures(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Upper triangles of Cᵀ·H·C."""
         assert isinstance(self._kernel, AutodiffKernel)
@@ -78,23 +88,27 @@ class View:
         self, tile: Tile, theta: jax.Array, proposal: jax.Array | None, of: str
     ) -> tuple[jax.Array, jax.Array]:
         """Return one number a record, and who counts: those for whom all that it is made of is finite."""
-        match of:
-            case "log_ratio":
-                assert proposal is not None
-                size = jnp.abs(self._kernel.log_ratios(tile, theta, proposal).astype(jnp.float64))
-            case "curvature":
-                size = self.curvature_norms(tile, theta)
-            case "score_bound":
-                size = self.score_bounds(tile, theta)
-            case _:
-                size = norms_of(stored(lambda: self.scores(tile, theta), tile.here))
+
+        def compute() -> jax.Array:
+            match of:
+                case "log_ratio":
+                    assert proposal is not None
+                    return jnp.abs(self._kernel.log_ratios(tile, theta, proposal).astype(jnp.float64))
+                case "curvature":
+                    return self.curvature_norms(tile, theta)
+                case "score_bound":
+                    return self.score_bounds(tile, theta)
+                case _:
+                    return norms_of(self.scores(tile, theta))
+
+        size = stored(compute, tile.here)  # so that all comparisons see the same
         return size, jnp.isfinite(size) & tile.real
 
     def curvature_norms(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Frobenius norms, chains × B."""
         place = np.triu_indices(theta.shape[-1])
         roots = np.where(place[0] == place[1], 1.0, np.sqrt(2.0))
-        return norms_of(stored(lambda: self.curvatures(tile, theta) * roots[:, None], tile.here))
+        return norms_of(self.curvatures(tile, theta) * roots[:, None])
 
     # Of regressions, or of logistic regression, only: the curator refuses the questions of other models.
 
@@ -150,10 +164,11 @@ class RegressionView(View):
     def curvature_norms(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """‖R M Rᵀ‖ with M = [[a, b], [b, c]] and (w, e) = QR, without forming a matrix."""
         columns, direction = self._design(tile)
-        a, b, c = (None if part is None else part[:, 0] for part in self._at("curvature_at", tile, theta))
+        a, b, c = self._at("curvature_at", tile, theta)
         length = norms_of(columns[None])
         if direction is None:
-            return jnp.abs(a) * length * length
+            return jnp.abs(a[:, 0]) * length * length
+        a, b, c = a[:, 0], b[:, 0], c[:, 0]
         along = direction @ columns / jnp.where(length > 0.0, length, 1.0)
         across = jnp.sqrt(jnp.maximum(direction @ direction - along * along, 0.0))
         corner = a * length * length + 2.0 * b * length * along + c * along * along
