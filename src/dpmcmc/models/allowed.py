@@ -115,7 +115,7 @@ _OTHERWISE = (_OWN_BATCHING, "write it with elementwise jax.numpy, sums, product
 
 # How errors name what was traced.
 _FIRST = "log_likelihood, or its gradient,"
-_SECOND = "the matrix of second derivatives of log_likelihood (asked for by a curvature; ScoreMoments needs none)"
+_SECOND = "log_likelihood, differentiated twice for a curvature (ScoreMoments needs the gradient only),"
 
 
 class Traced(NamedTuple):
@@ -162,7 +162,13 @@ def trace_curvature(function: Callable[..., Any], theta: Any, record: Any) -> co
     def curvature(theta: Any, record: Any) -> jax.Array:
         return -jax.jacfwd(jax.grad(function))(theta, record)
 
-    closed, _ = trace(_SECOND, curvature, theta, record)
+    try:
+        closed = jax.make_jaxpr(curvature)(theta, record)
+    except Exception as error:  # any error of the user's function; tracers hold no values
+        raise ModelError(
+            f"{_SECOND} failed: {type(error).__name__}: {error} Write it with functions that have second derivatives "
+            "(the incomplete gamma function, and cdfs made of it, have none by their shape)."
+        ) from error
     refuse_host_access(_SECOND, closed)
     _check_primitives(closed.jaxpr, [False] + [True] * (len(closed.jaxpr.invars) - 1), _SECOND)
     return closed

@@ -293,7 +293,7 @@ class RegressionModel(Model):
         bounds = np.asarray(self.feature_bounds, np.float64)
         if bounds.shape != (self.num_features, 2):  # an attribute that somebody set: it could hold a number a record
             raise ModelError(
-                f"feature_bounds has shape {bounds.shape}, not ({self.num_features}, 2); give it when the model is made."
+                f"feature_bounds has shape {bounds.shape}, not ({self.num_features}, 2); give it to the model's class."
             )
         features = features if features.dtype.kind == "f" else features.astype(np.float64)
         low, high = bounds.T.astype(features.dtype)
