@@ -17,7 +17,6 @@ from dpmcmc.curator.placement import COMPILER_OPTIONS, largest_tile
 from dpmcmc.curator.tiles import Tile
 from dpmcmc.queries import (
     ClipCount,
-    CoordinateHistogram,
     Curvature,
     FisherInformation,
     Gradient,
@@ -49,7 +48,7 @@ QUERIES = {
     "score_moments": ScoreMoments(CLIP, 2.0, 2.0),
     "clip_count": ClipCount(CLIP, 2.0),
 }
-IN_COORDINATES = (Gradient(CLIP, 2.0), Curvature(CLIP, 2.0), FisherInformation(CLIP, 2.0), CoordinateHistogram(2.0))
+IN_COORDINATES = (Gradient(CLIP, 2.0), Curvature(CLIP, 2.0), FisherInformation(CLIP, 2.0))
 
 
 def in_float32(records):
@@ -165,7 +164,7 @@ def _digest(num_devices):
             for name in ("gradient", "log_ratio"):
                 total = exact_total(curator, QUERIES[name], theta, proposal if name == "log_ratio" else None)
                 digest.update(total.tobytes())
-            for query in IN_COORDINATES if case.name in ("logistic", "negative-binomial-groups", "gaussian") else ():
+            for query in IN_COORDINATES if case.name in ("linear", "gaussian") else ():
                 if can_answer(case.model, query):
                     coordinates = skewed(case.model.dimension)
                     digest.update(exact_total(curator, query, theta, coordinates=coordinates).tobytes())

@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend import core
 from numpy.typing import NDArray
 
+from dpmcmc.curator import integers
 from dpmcmc.curator.integers import (
     CONTRIBUTION_BITS,
     add_integers,
@@ -128,8 +129,8 @@ class AutodiffKernel(TileKernel):
     def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
         """Clip, round, add."""
         spacing, limit, bits, unit = self._lattice(spacing, bound)
-        integers = self.clipped(tile, lambda: self.scores(tile, theta), spacing, limit)
-        return [total * unit for total in add_integers(integers, bits)]
+        vectors = integers.clip_to_lattice(lambda: self.scores(tile, theta), spacing, limit, tile)
+        return [total * unit for total in add_integers(vectors, bits)]
 
     def _lattice(self, spacing: jax.Array, bound: jax.Array) -> tuple[jax.Array, jax.Array, int, jax.Array]:
         """Return γ and K of the multiples that a record contributes, bits of K, and how many lattice steps they are."""
@@ -148,10 +149,10 @@ class AutodiffKernel(TileKernel):
         per_step = jnp.where(tile.real, 1.0 / step, 0.0)  # padding counts for nothing
         scaled = [score * per_step for score in self.scores(tile, theta)]
         room = limit * (1.0 - margin(len(scaled), self.precision)) - 0.5 * len(scaled) ** 0.5
-        integers = [integer_of(to_whole(coordinate)) for coordinate in scaled]
+        whole = [integer_of(to_whole(coordinate)) for coordinate in scaled]
         # Not the other way round: a comparison with NaN is false.
-        clipped = jnp.where(sum_of_squares(scaled) <= room * room, 0, 1).astype(integers[0].dtype)
-        *totals, clipped = add_integers([*integers, clipped], bits)
+        clipped = jnp.where(sum_of_squares(scaled) <= room * room, 0, 1).astype(whole[0].dtype)
+        *totals, clipped = add_integers([*whole, clipped], bits)
         return [*(total * unit for total in totals), clipped]
 
 

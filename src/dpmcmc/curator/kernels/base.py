@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -65,12 +64,6 @@ class TileKernel(ABC):
 
         Parts are added up one by one: joined too early, the compiler would compute them all again for each.
         """
-
-    def clipped(
-        self, tile: Tile, compute: Callable[[], Sequence[jax.Array]], spacing: jax.Array, bound: jax.Array
-    ) -> list[jax.Array]:
-        """Clip vectors to integers of norm at most ``bound``."""
-        return integers.clip_to_lattice(compute, spacing, bound, tile)
 
     def log_ratios(self, tile: Tile, theta: jax.Array, proposal: jax.Array) -> jax.Array:
         """Return log p(x | proposal) − log p(x | theta), chains × B: both ends in one evaluation."""

@@ -119,15 +119,12 @@ class RegressionKernel(TileKernel):
 
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Evaluate the family's log-likelihood at the linear predictor."""
-        # Of the class: an attribute of the instance could be any function, and would be handed a whole tile.
-        return self.family.log_likelihood_at(None, *self._predict(tile, theta)).astype(self.precision)
+        return self.at("log_likelihood_at", tile, theta).astype(self.precision)
 
     def at(self, name: str, tile: Tile, theta: jax.Array) -> Any:
         """Return what a method of the family says of the tile (``score_at``, say): arrays of chains × B, or None."""
+        # Of the class: an attribute of the instance could be any function, and would be handed a whole tile.
         return getattr(self.family, name)(None, *self._predict(tile, theta))
-
-    def _residuals(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        return self.family.score_at(None, *self._predict(tile, theta))
 
     def sure(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """max(p, 1 − p) of a logistic regression, chains × B."""
@@ -158,7 +155,7 @@ class RegressionKernel(TileKernel):
 
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Closed-form scores, materialised: for the rare queries that need them."""
-        residual, extra = self._residuals(tile, theta)
+        residual, extra = self.at("score_at", tile, theta)
         rows = tile.rows
         parts = [residual] if self.intercept else []
         parts += [residual * rows["X"][:, j].astype(residual.dtype) for j in range(self.num_features)]
@@ -171,7 +168,7 @@ class RegressionKernel(TileKernel):
         """Integer coefficients by the closed form, then one matrix product."""
         assert tile.design is not None
         assert tile.grid is not None
-        residual, extra = self._residuals(tile, theta)
+        residual, extra = self.at("score_at", tile, theta)
         precision = residual.dtype.name
         largest = _HUGE[precision]
         # In units of 2^20 lattice steps, so that float32 can square them.
