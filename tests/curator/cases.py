@@ -12,6 +12,7 @@ import dpmcmc
 from dpmcmc import models
 from dpmcmc.curator import Curator, NoNoiseNotPrivate, placement
 from dpmcmc.curator import arithmetic as curator_module
+from dpmcmc.queries import Affine
 
 NASTY = [0.0, -0.0, 5e-324, 1e-300, 1e-30, 1e-3, 0.5, 1.0, -1.0, 3.0, 1e6, -1e6, 1e30, -1e30, 1e300, -1e300]
 NASTY += [float("nan"), float("inf"), float("-inf"), 1.7976931348623157e308]
@@ -75,23 +76,38 @@ by_name = {"argvalues": CASES, "ids": [case.name for case in CASES]}
 regressions_by_name = {"argvalues": REGRESSIONS, "ids": [case.name for case in REGRESSIONS]}
 
 
+def can_answer(model, query):
+    """Whether a query is one that this model answers."""
+    if query.requires == "logistic":
+        return isinstance(model, models.LogisticRegression)
+    return query.requires == "any" or isinstance(model, models.RegressionModel)
+
+
+def skewed(dimension, condition=1e6, seed=5):
+    """Coordinates whose matrix is badly conditioned, in directions that are nobody's axes."""
+    generator = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(generator.normal(size=(dimension, dimension)))[0] for _ in range(2))
+    scales = np.geomspace(condition**-0.5, condition**0.5, dimension)
+    return Affine(generator.normal(size=dimension), left * scales @ right)
+
+
 def noise_free(case, records, **options):
     return Curator(case.model, records, noise=NoNoiseNotPrivate(), **options)
 
 
-def exact_total(curator, query, theta, proposal=None):
+def exact_total(curator, query, theta, proposal=None, coordinates=None):
     """The curator's secret integers for a query, as a NumPy array."""
     with curator_module.exact_arithmetic():
         theta, proposal = curator._check_question(query, theta, proposal)
+        way = curator._way(query, coordinates)
         kept = {}
 
         def total(inner_query, *arguments):
-            kept[inner_query.kind] = curator._host_total(inner_query, *arguments)
+            kept[inner_query.kind] = curator._host_total(way, inner_query, *arguments)
             return kept[inner_query.kind]
 
-        curator.passes.answer(
-            query, theta, proposal, curator._draw(query, len(theta)), total, curator._public(query, theta, proposal)
-        )
+        public = curator._public(query, theta, proposal, coordinates)
+        curator.passes.answer(query, theta, proposal, curator._draw(query, len(theta)), total, public)
     return kept[query.kind]
 
 
@@ -109,6 +125,14 @@ def plain_scores(model, records, theta):
         prepared, _ = model.prepare_records(records)
         score = jax.jit(jax.vmap(jax.grad(model.unconstrained_log_likelihood), in_axes=(None, 0)))
         return np.asarray(score(np.asarray(theta, np.float64), prepared))
+
+
+def plain_curvatures(model, records, theta):
+    """Minus the per-record second derivatives by plain autodiff, float64."""
+    with jax.enable_x64(True):
+        prepared, _ = model.prepare_records(records)
+        hessian = jax.jit(jax.vmap(jax.hessian(model.unconstrained_log_likelihood), in_axes=(None, 0)))
+        return -np.asarray(hessian(np.asarray(theta, np.float64), prepared))
 
 
 def plain_log_likelihoods(model, records, theta):

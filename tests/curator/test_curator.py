@@ -18,6 +18,9 @@ from dpmcmc.curator import arithmetic as curator_module
 from dpmcmc.errors import BudgetExceededError, DataError, ModelError, NotPrivateError, QueryError
 from dpmcmc.queries import (
     ClipCount,
+    CoordinateHistogram,
+    Curvature,
+    FisherInformation,
     Gradient,
     LogRatio,
     NormQuantile,
@@ -25,6 +28,7 @@ from dpmcmc.queries import (
     PaidDraws,
     Release,
     ScoreMoments,
+    WeightedGradient,
 )
 from dpmcmc.queries.release import noised
 from tests.curator.cases import CASES, STUDENT, by_name
@@ -40,6 +44,10 @@ QUERIES = {
     "quantile": (NormQuantile(0.9, 30.0), False),
     "score_moments": (ScoreMoments(1.0, 30.0, 30.0), False),
     "clip_count": (ClipCount(1.0, 100.0), False),
+    "coordinate_histogram": (CoordinateHistogram(30.0), False),
+    "curvature": (Curvature(1.0, 30.0), False),
+    "quantile-of-curvature": (NormQuantile(0.9, 30.0, of="curvature"), False),
+    "clip_count-of-curvature": (ClipCount(1.0, 100.0, of="curvature"), False),
 }
 
 
@@ -209,6 +217,12 @@ def test_shapes_of_single_and_batched_questions():
     moments = curator.ask(ScoreMoments(1.0, 30.0, 30.0), np.tile(THETA, (5, 1)))
     assert moments.value.second_moment.shape == (5, 2, 2)
     assert np.array_equal(moments.value.second_moment, moments.value.second_moment.transpose(0, 2, 1))
+    curvature = curator.ask(Curvature(1.0, 30.0), np.tile(THETA, (5, 1)))
+    assert curvature.value.shape == curvature.noise_sd.shape == (5, 2, 2)
+    assert np.array_equal(curvature.value, curvature.value.transpose(0, 2, 1))
+    histograms = curator.ask(CoordinateHistogram(30.0), THETA).value
+    assert histograms.edges.tolist() == [2.0**exponent for exponent in range(-40, 41, 2)]
+    assert histograms.histogram.shape == (2, len(histograms.edges) + 1)
     quantile = curator.ask(NormQuantile(0.5, 30.0), THETA)
     assert quantile.value.histogram.shape == (len(quantile.value.edges) + 1,)
 
@@ -482,6 +496,18 @@ BAD_QUERIES = [
         {"l2_clip_norm": 1.0, "noise_multiplier": 1.0, "matrix_noise_multiplier": 0.0},
         "matrix_noise",
     ),
+    (NormQuantile, {"quantile": 0.9, "noise_multiplier": 1.0, "bins_per_octave": 0}, "bins_per_octave"),
+    (NormQuantile, {"quantile": 0.9, "noise_multiplier": 1.0, "lower_exponent": 0.5}, "lower_exponent"),
+    (NormQuantile, {"quantile": 0.9, "noise_multiplier": 1.0, "upper_exponent": 301}, "upper_exponent"),
+    (CoordinateHistogram, {"noise_multiplier": 0.0}, "noise_multiplier"),
+    (CoordinateHistogram, {"noise_multiplier": 1.0, "octaves_per_bin": -1}, "octaves_per_bin"),
+    (CoordinateHistogram, {"noise_multiplier": 1.0, "lower_exponent": 40}, "grid"),
+    (Curvature, {"frobenius_bound": 0.0, "noise_multiplier": 1.0}, "frobenius_bound"),
+    (FisherInformation, {"l2_clip_norm": 1.0, "noise_multiplier": 1.0, "majorise": -0.1}, "majorise"),
+    (FisherInformation, {"l2_clip_norm": 1.0, "noise_multiplier": 1.0, "majorise": math.nan}, "majorise"),
+    (FisherInformation, {"l2_clip_norm": 1.0, "noise_multiplier": 1.0, "weight_bound": 0.0}, "weight_bound"),
+    (WeightedGradient, {"l2_clip_norm": math.inf, "noise_multiplier": 1.0}, "l2_clip_norm"),
+    (ClipCount, {"threshold": 1.0, "noise_sd": 1.0, "of": "gradients"}, "of"),
     (ClipCount, {"threshold": 0.0, "noise_sd": 1.0}, "threshold"),
     (ClipCount, {"threshold": 1.0, "noise_sd": -1.0}, "noise_sd"),
 ]

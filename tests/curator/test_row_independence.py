@@ -3,7 +3,8 @@
 A model is written for one record and compiled for many. Here every allowed primitive, and some hundred functions that
 are built on them, go through the curator's own compiled tiles; then one record is replaced by others (finite, huge,
 tiny, NaN, infinite, and such that 0/0 or an overflow arises inside), and every bit of every other row must stay:
-float32 and float64, unpacked and mapped, value and gradient. Deterministic: there is no false failure.
+float32 and float64, unpacked and mapped, value and gradient, and second derivatives. Deterministic: there is no false
+failure.
 """
 
 import jax
@@ -18,7 +19,7 @@ from numpyro import distributions as dist
 
 import dpmcmc
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.curator.kernels import AutodiffKernel, has_closed_form
+from dpmcmc.curator.kernels import AutodiffKernel, has_closed_form, view_of
 from dpmcmc.curator.placement import COMPILER_OPTIONS
 from dpmcmc.curator.tiles import Tile
 from dpmcmc.errors import ModelError
@@ -357,21 +358,29 @@ def rows_of_all(kernel, mapped):
 def rows_that_moved(function, dtype, mapped, traced=None):
     """How many other rows change in any bit when one record is replaced, over all replacements; None: not unpacked."""
     with exact_arithmetic():
-        records = np.random.default_rng(1).normal(size=(NUM_TILES * ROWS, 4)).astype(dtype)
+        records = some_records(dtype)
         kernel = AutodiffKernel(model_of(function), records, traced)
         if not mapped and (kernel._unpacked_gradient is None or kernel._unpacked_value is None):
             return None
-        compiled = rows_of_all(kernel, mapped)
-        before = np.asarray(compiled(records))
-        moved = 0
-        for row in rows_to_put_in(dtype):
-            changed = records.copy()
-            changed[CHANGED] = row
-            after = np.asarray(compiled(changed))
-            same = before.view(np.uint8).reshape(*before.shape, -1) == after.view(np.uint8).reshape(*before.shape, -1)
-            moved_rows = ~same.all(axis=(1, 2, 4))
-            moved_rows[0, CHANGED] = False
-            moved += int(moved_rows.sum())
+        return count_moved(rows_of_all(kernel, mapped), records)
+
+
+def some_records(dtype):
+    return np.random.default_rng(1).normal(size=(NUM_TILES * ROWS, 4)).astype(dtype)
+
+
+def count_moved(compiled, records):
+    """Replace one record by others, and count other rows of which some bit moves. Rows are the last axis."""
+    before = np.asarray(compiled(records))
+    moved = 0
+    for row in rows_to_put_in(records.dtype):
+        changed = records.copy()
+        changed[CHANGED] = row
+        after = np.asarray(compiled(changed))
+        same = before.view(np.uint8).reshape(*before.shape, -1) == after.view(np.uint8).reshape(*before.shape, -1)
+        moved_rows = ~same.all(axis=(1, 2, 4))
+        moved_rows[0, CHANGED] = False
+        moved += int(moved_rows.sum())
     return moved
 
 
@@ -381,6 +390,45 @@ def test_no_row_depends_on_another(name, dtype):
     results = [rows_that_moved(CASES[name], dtype, mapped) for mapped in (True, False)]
     assert results[0] == 0
     assert results[1] in (0, None)
+
+
+def curvatures_of_all(kernel):
+    """Compile the second derivatives of every row of a few tiles, in other coordinates, as the curator's loops do."""
+    coordinates = np.array([[1.0, 2.0, 0.0], [0.0, 0.1, 1.0], [3.0, 0.0, 1e-3]])
+
+    def one_tile(rows, matrix):
+        tile = Tile(jnp.ones(ROWS, bool), rows=rows, here=jnp.asarray(True))
+        return view_of(kernel, matrix).curvatures(tile, jnp.asarray(THETA[:1]))
+
+    def all_tiles(records, matrix):
+        return lax.map(lambda rows: one_tile(rows, matrix), records.reshape(NUM_TILES, ROWS, -1))
+
+    compiled = jax.jit(all_tiles, compiler_options=COMPILER_OPTIONS)
+    return lambda records: compiled(records, coordinates)
+
+
+# Nobody has written down the derivative of the incomplete gamma function by its shape, twice.
+TWICE = {name: function for name, function in PRIMITIVES.items() if "incomplete gamma" not in name}
+
+
+def curvature_rows_that_moved(function, trace):
+    with exact_arithmetic():
+        records = some_records(np.float64)
+        kernel = AutodiffKernel(model_of(function), records, unchecked(function, np.float64))
+        arguments = (jax.ShapeDtypeStruct((size,), np.float64) for size in (3, 4))
+        return count_moved(curvatures_of_all(kernel.with_curvature(trace(function, *arguments))), records)
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_no_row_depends_on_another_in_second_derivatives(name):
+    assert curvature_rows_that_moved(TWICE[name], allowed.trace_curvature) == 0
+
+
+def test_twin_second_derivatives_that_mix_rows_are_caught():
+    def unchecked_curvature(function, *arguments):
+        return jax.make_jaxpr(jax.jacfwd(jax.grad(function)))(*arguments)
+
+    assert curvature_rows_that_moved(convolved, unchecked_curvature) > 0
 
 
 def used_primitives(closed):
@@ -490,6 +538,70 @@ def test_what_may_mix_rows_is_refused(name, dtype):
     assert budget.spent == 0.0
 
 
+@jax.custom_jvp
+def hides_in_the_third_rule(t, r):
+    return t[0] * r[0]
+
+
+@jax.custom_jvp
+def hides_in_the_second_rule(t, r):
+    return t[0] * r[0]
+
+
+@hides_in_the_third_rule.defjvp
+def _(primals, tangents):
+    return hides_in_the_third_rule(*primals), jnp.sum(jnp.convolve(*primals)) * tangents[0][0]
+
+
+@hides_in_the_second_rule.defjvp
+def _(primals, tangents):
+    return hides_in_the_second_rule(*primals), hides_in_the_third_rule(*primals) * tangents[0][0]
+
+
+CURVATURE_REFUSED = {
+    "conv_general_dilated": (hides_in_the_second_rule, "conv_general_dilated.*Instead: write it with slices"),
+    "no second derivative": (CASES["incomplete gamma"], "second derivatives"),
+}
+
+
+@pytest.mark.parametrize(
+    "query", [dpmcmc.queries.Curvature(1.0, 30.0), dpmcmc.queries.ClipCount(1.0, 30.0, "curvature")]
+)
+@pytest.mark.parametrize("name", CURVATURE_REFUSED)
+def test_second_derivatives_are_refused_when_they_are_asked_for(name, query):
+    """And not before: gradients are answered. Nothing is charged for the refusal."""
+    function, message = CURVATURE_REFUSED[name]
+    curator = dpmcmc.Curator(model_of(function), some_records(np.float64), dpmcmc.Budget(8.0, 1e-6))
+    curator.ask(dpmcmc.queries.Gradient(1.0, 30.0), np.zeros(3))
+    spent = curator.budget.spent
+    for method in (curator.prepare, curator.ask):
+        with pytest.raises(ModelError, match=message):
+            method(query, np.zeros(3))
+    assert curator.budget.spent == spent
+
+
+def test_second_derivatives_that_capture_the_data_are_refused():
+    records = some_records(np.float64)
+
+    @jax.custom_jvp
+    def plain(t, r):
+        return t[0] * r[0]
+
+    @plain.defjvp
+    def _(primals, tangents):
+        t, r = primals
+        return plain(t, r), jnp.sum(jnp.asarray(records[:, 0])) * r[0] * t[1] * tangents[0][0]
+
+    with pytest.raises(ModelError, match="from outside"):
+        dpmcmc.Curator(model_of(plain), records, dpmcmc.Budget(8.0, 1e-6))
+    once = jax.custom_jvp(lambda t, r: t[0] * r[0])
+    once.defjvp(lambda primals, tangents: (once(*primals), plain(*primals) * tangents[0][0]))
+    curator = dpmcmc.Curator(model_of(once), records, dpmcmc.Budget(8.0, 1e-6))
+    with pytest.raises(ModelError, match="from outside"):
+        curator.ask(dpmcmc.queries.Curvature(1.0, 30.0), np.zeros(3))
+    assert curator.budget.spent == 0.0
+
+
 def test_refused_through_numpyro_too():
     import numpyro
 
@@ -533,9 +645,18 @@ def test_the_model_is_not_traced_again():
     curator.ask(dpmcmc.queries.Gradient(1.0, 1.0), np.zeros(3))
     curator.ask(dpmcmc.queries.LogRatio(1.0, noise_multiplier=1.0), np.zeros(3), np.ones(3))
     assert len(calls) == before
+    # Second derivatives are traced once, when they are first asked for.
+    curator.prepare(dpmcmc.queries.Curvature(1.0, 1.0), np.zeros(3))
+    assert len(calls) > before
+    before = len(calls)
+    curator.ask(dpmcmc.queries.Curvature(1.0, 1.0), np.zeros(3), coordinates=dpmcmc.queries.Affine.identity(3))
+    curator.ask(dpmcmc.queries.NormQuantile(0.9, 1.0, of="curvature"), np.zeros((2, 3)))
+    assert len(calls) == before
 
 
-@pytest.mark.parametrize("name", ["score_at", "log_likelihood_at", "_predict", "_validity"])
+@pytest.mark.parametrize(
+    "name", ["score_at", "log_likelihood_at", "curvature_at", "information_at", "_predict", "_validity"]
+)
 def test_an_instances_attribute_never_sees_a_tile(name):
     """A family's methods are called on its class: what is set on the instance is handed nothing."""
     model = dpmcmc.models.LogisticRegression(2)
@@ -551,8 +672,9 @@ def test_an_instances_attribute_never_sees_a_tile(name):
     data = {"X": generator.normal(size=(300, 2)), "y": generator.integers(0, 2, 300)}
     curator = dpmcmc.Curator(model, data, noise=dpmcmc.curator.NoNoiseNotPrivate())
     plain = dpmcmc.Curator(dpmcmc.models.LogisticRegression(2), data, noise=dpmcmc.curator.NoNoiseNotPrivate())
-    query = dpmcmc.queries.Gradient(1.0, 1.0)
-    assert np.array_equal(curator.ask(query, np.ones(3)).value, plain.ask(query, np.ones(3)).value)
+    for kind in (dpmcmc.queries.Gradient, dpmcmc.queries.Curvature, dpmcmc.queries.FisherInformation):
+        query = kind(1.0, 1.0)
+        assert np.array_equal(curator.ask(query, np.ones(3)).value, plain.ask(query, np.ones(3)).value)
     assert not handed
 
 

@@ -15,16 +15,27 @@ from dpmcmc.curator import Curator, NoNoiseNotPrivate, integers
 from dpmcmc.curator import arithmetic as curator_module
 from dpmcmc.curator.placement import COMPILER_OPTIONS, largest_tile
 from dpmcmc.curator.tiles import Tile
-from dpmcmc.queries import ClipCount, Gradient, LogRatio, NormQuantile, PaidDraws, ScoreMoments
+from dpmcmc.queries import (
+    ClipCount,
+    Curvature,
+    FisherInformation,
+    Gradient,
+    LogRatio,
+    NormQuantile,
+    PaidDraws,
+    ScoreMoments,
+)
 from tests.curator.cases import (
     CASES,
     by_name,
+    can_answer,
     exact_total,
     noise_free,
     plain_log_likelihoods,
     plain_scores,
     regressions_by_name,
     replace_records,
+    skewed,
 )
 
 NUM_RECORDS = 5003
@@ -37,6 +48,7 @@ QUERIES = {
     "score_moments": ScoreMoments(CLIP, 2.0, 2.0),
     "clip_count": ClipCount(CLIP, 2.0),
 }
+IN_COORDINATES = (Gradient(CLIP, 2.0), Curvature(CLIP, 2.0), FisherInformation(CLIP, 2.0))
 
 
 def in_float32(records):
@@ -141,7 +153,7 @@ def test_sums_do_not_depend_on_row_order(case):
 
 
 def _digest(num_devices):
-    """Totals of six models as one hash: both kernels, both precisions, with groups, transcendental functions."""
+    """Totals of six models as one hash: both kernels, both precisions, with groups, some in other coordinates."""
     digest = hashlib.sha256()
     double, single = ("linear", "negative-binomial-groups", "student"), ("logistic", "gaussian", "banana")
     for case in CASES:
@@ -152,6 +164,10 @@ def _digest(num_devices):
             for name in ("gradient", "log_ratio"):
                 total = exact_total(curator, QUERIES[name], theta, proposal if name == "log_ratio" else None)
                 digest.update(total.tobytes())
+            for query in IN_COORDINATES if case.name in ("linear", "gaussian") else ():
+                if can_answer(case.model, query):
+                    coordinates = skewed(case.model.dimension)
+                    digest.update(exact_total(curator, query, theta, coordinates=coordinates).tobytes())
     return digest.hexdigest()
 
 
@@ -243,6 +259,24 @@ def test_the_bound_is_enforced_on_the_integers(monkeypatch):
             )
         lengths = [sum(int(v) ** 2 for v in row) for row in np.asarray(clipped).T]
         assert 0.9 * int(bound) ** 2 < max(lengths) <= int(bound) ** 2
+
+
+def test_the_bound_is_enforced_on_the_integers_of_matrices(monkeypatch):
+    """The same for vectors that are one array, where numbers off a diagonal count twice."""
+    import jax.numpy as jnp
+
+    monkeypatch.setattr(integers, "_UNIT_ROUNDOFF", {"float32": 0.0, "float64": 0.0})
+    generator = np.random.default_rng(0)
+    tile = Tile(jnp.ones(20_000, dtype=bool), here=jnp.asarray(True))
+    for bound in (2.0**6, 2.0**40):
+        for weights in (None, np.array([1.0, 2.0, 2.0, 1.0, 2.0, 1.0])):
+            with jax.enable_x64(True):
+                vectors = jnp.asarray(generator.normal(size=(1, 6, 20_000)) * 100)
+                clip = jax.jit(lambda vectors, *rest, w=weights: integers.clip_stacked(lambda: vectors, *rest, w))
+                clipped = np.asarray(clip(vectors, jnp.asarray(1 / bound), jnp.asarray(bound), tile))
+            each = np.ones(6) if weights is None else weights
+            lengths = [sum(int(w) * int(v) ** 2 for w, v in zip(each, row, strict=True)) for row in clipped[0].T]
+            assert 0.9 * int(bound) ** 2 < max(lengths) <= int(bound) ** 2
 
 
 def test_what_is_checked_is_what_is_added():

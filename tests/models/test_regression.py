@@ -102,6 +102,58 @@ def test_a_wrong_score_is_caught(family):
         assert not np.allclose(wrong, autodiff_scores(model, theta, records), rtol=1e-10, atol=1e-11)
 
 
+def autodiff_curvature(model, eta, y, extra):
+    """(a, b, e) by differentiating the log-likelihood twice."""
+    variables = 2 if model.extra_size else 1
+
+    def value(point, outcome):
+        return model.log_likelihood_at(point[0], outcome, point[1] if model.extra_size else None)
+
+    points = np.stack([eta, extra], axis=1)[:, :variables]
+    second = -np.asarray(jax.jit(jax.vmap(jax.hessian(value)))(points, y.astype(float)))
+    return (second[:, 0, 0], second[:, 0, 1], second[:, 1, 1]) if variables == 2 else (second[:, 0, 0], None, None)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0 + 1e-7], ids=["right", "twin-wrong"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_closed_form_curvatures_are_the_second_derivatives(family, factor):
+    """Dispersions on both sides of where Stirling's series begins."""
+    generator = np.random.default_rng(2)
+    eta, extra = generator.normal(size=200), generator.uniform(-6.0, 2.0, size=200)
+    y = outcomes(family, generator, 200)
+    with jax.enable_x64(True):
+        model = family(1)
+        computed = model.curvature_at(eta, y, extra if model.extra_size else None)
+        expected = autodiff_curvature(model, eta, y, extra)
+    assert [part is None for part in computed] == [part is None for part in expected]
+    parts = [(one, other) for one, other in zip(computed, expected, strict=True) if one is not None]
+    agree = [np.allclose(np.asarray(one) * factor, other, rtol=1e-9, atol=1e-9) for one, other in parts]
+    assert all(agree) == (factor == 1.0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_information_is_the_mean_of_the_curvature(family):
+    """Over the outcomes that the family itself predicts: a sum, or a Gauss-Hermite quadrature."""
+    with jax.enable_x64(True):
+        model = family(1)
+        for eta, extra in [(-0.7, 0.4), (1.1, -0.8), (0.2, -3.0)]:
+            if family is LinearRegression:
+                nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+                y, mass = eta + np.exp(extra) * nodes, weights / weights.sum()
+            else:
+                y = np.arange(2.0 if family is LogisticRegression else 4000.0)
+                mass = np.exp(reference(family, eta, y, extra))
+                np.testing.assert_allclose(mass.sum(), 1.0, rtol=1e-12)
+            arguments = np.full(len(y), eta), y, np.full(len(y), extra) if model.extra_size else None
+            curvature, information = model.curvature_at(*arguments), model.information_at(*arguments)
+            for one, other in zip((curvature[0], curvature[2]), information, strict=True):
+                assert (one is None) == (other is None)
+                if one is not None:
+                    assert np.all(np.asarray(other) >= 0.0)
+                    np.testing.assert_allclose(mass @ np.asarray(other), mass @ np.asarray(one), rtol=1e-8)
+            assert np.ptp(np.asarray(information[0])) == 0.0  # expected: it does not depend on the outcome
+
+
 def reference(family, eta, y, extra):
     if family is LinearRegression:
         return stats.norm.logpdf(y, eta, np.exp(extra))
@@ -146,6 +198,15 @@ def test_negative_binomial_is_accurate_down_to_the_poisson_limit(eta, log_disper
     np.testing.assert_allclose(float(computed), float(log_p), atol=1e-13 * size * 10, rtol=1e-12)
     np.testing.assert_allclose(float(computed_residual), float(residual), atol=1e-13 * size)
     np.testing.assert_allclose(float(computed_extra), float(extra), atol=1e-13 * size * 10)
+    with mpmath.workdps(60):
+        share = m / (r + m)
+        a = (y + r) * share * (1 - share)
+        rest = r * mpmath.log(1 + m / r) - r * (mpmath.digamma(y + r) - mpmath.digamma(r))
+        e = a - 2 * r * share + rest - r**2 * (mpmath.psi(1, y + r) - mpmath.psi(1, r))
+    with jax.enable_x64(True):
+        curvature = model.curvature_at(eta, y, log_dispersion)
+    for one, other in zip(curvature, (a, a - r * share, e), strict=True):
+        np.testing.assert_allclose(float(one), float(other), atol=1e-12 * size, rtol=1e-10)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -190,6 +251,10 @@ def test_impossible_records_have_nan_likelihood_and_score(family):
         np.testing.assert_array_equal(np.isnan(residual), impossible)
         if extra_score is not None:
             np.testing.assert_array_equal(np.isnan(extra_score), impossible)
+        for method in (model.curvature_at, model.information_at):
+            for part in method(eta, records["y"], extra):
+                if part is not None:
+                    np.testing.assert_array_equal(np.isnan(part), impossible)
         # Autodiff agrees: every impossible record has a NaN in its gradient, and no possible one has.
         gradients = autodiff_scores(model, theta, records)
         np.testing.assert_array_equal(np.isnan(gradients).any(axis=1), impossible)
@@ -355,6 +420,90 @@ def test_an_array_is_not_regression_data():
 def test_arguments_are_checked(arguments, options):
     with pytest.raises(ModelError):
         LogisticRegression(*arguments, **options)
+
+
+# ------------------------------------------------------------------ public bounds on the features
+
+
+def test_features_are_clamped_to_public_bounds():
+    model = LinearRegression(3, feature_bounds=[2.0, (0.0, 1.0), np.float32(0.5)])
+    np.testing.assert_array_equal(model.feature_bounds, [[-2.0, 2.0], [0.0, 1.0], [-0.5, 0.5]])
+    features = np.array([[5.0, -3.0, 0.1], [np.nan, np.inf, -np.inf], [-5.0, 0.5, -9.0]])
+    expected = np.array([[2.0, 0.0, 0.1], [np.nan, np.inf, -np.inf], [-2.0, 0.5, -0.5]])
+    records, _ = model.prepare_records({"X": features, "y": np.zeros(3)})
+    np.testing.assert_array_equal(records["X"], expected)
+    np.testing.assert_array_equal(features[0], [5.0, -3.0, 0.1])  # the caller's array stays
+    records, _ = model.prepare_records({"X": np.array([[7, -7, 7]]), "y": np.zeros(1)})
+    np.testing.assert_array_equal(records["X"], [[2.0, 0.0, 0.5]])
+    free, _ = LinearRegression(3).prepare_records({"X": features, "y": np.zeros(3)})
+    np.testing.assert_array_equal(free["X"], features)
+    assert LinearRegression(3).feature_bounds is None
+
+
+def test_float32_features_lie_within_the_bounds_as_they_were_given():
+    model = LogisticRegression(1, feature_bounds=0.1)  # float32 has a number just above it, and none there
+    records, _ = model.prepare_records({"X": np.array([[3.0], [-3.0]], np.float32), "y": np.zeros(2)})
+    assert records["X"].dtype == np.float32
+    assert np.all(np.abs(records["X"].astype(float)) <= 0.1)
+    assert np.all(np.abs(records["X"].astype(float)) > 0.0999999)
+
+
+BAD_BOUNDS = [
+    -1.0,
+    0.0,
+    "x",
+    True,
+    [1.0],
+    [(1.0, 0.0), 2.0],
+    [(1, 2, 3), 4],
+    [np.nan, 1.0],
+    np.inf,
+    {1: 2},
+    [True, 1.0],
+]
+
+
+@pytest.mark.parametrize("bounds", BAD_BOUNDS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bad_feature_bounds(family, bounds):
+    with pytest.raises(ModelError, match=r"feature_bounds .* give a positive number"):
+        family(2, feature_bounds=bounds)
+
+
+def test_bounds_that_hold_a_number_for_each_record_are_refused_without_showing_them():
+    model = LogisticRegression(2, feature_bounds=1.0)
+    model.feature_bounds = np.full((2, 5, 2), 271828.0)
+    with pytest.raises(ModelError, match="feature_bounds has shape") as caught:
+        model.prepare_records({"X": np.zeros((5, 2)), "y": np.zeros(5)})
+    assert "271828" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_design_row_exceeds_its_bound(family, options):
+    """Corners of the box, where a norm is largest; the bound is at most √d above the largest of them."""
+    bounds = [2.0, (0.0, 1.0), (-5.0, -3.0)]
+    model, generator = family(3, feature_bounds=bounds, **options), np.random.default_rng(4)
+    corners = np.stack(np.meshgrid(*model.feature_bounds), axis=-1).reshape(-1, 3)
+    for scale in (np.ones(model.dimension), np.geomspace(1e-3, 1e3, model.dimension)):
+        matrix = generator.normal(size=(model.dimension, model.dimension)) * scale
+        groups = np.eye(model.num_groups) if model.num_groups else np.zeros((1, 0))
+        lengths = [
+            np.linalg.norm(np.concatenate([[1.0] * model.intercept, x, group]) @ matrix[: model.linear_size])
+            for x in corners
+            for group in groups
+        ]
+        bound = model.design_norm_bound(matrix)
+        assert max(lengths) <= bound <= np.sqrt(model.dimension) * max(lengths)
+    assert family(3, **options).design_norm_bound(matrix) is None
+    with pytest.raises(ModelError, match="matrix has shape"):
+        model.design_norm_bound(matrix[:-1])
+
+
+def test_the_bound_is_exact_where_it_can_be():
+    """Axes of the box that stay orthogonal: each coordinate is at its largest at once."""
+    model = LogisticRegression(2, feature_bounds=[3.0, 4.0])
+    np.testing.assert_allclose(model.design_norm_bound(np.diag([1.0, 2.0, 0.5])), np.sqrt(1 + 36 + 4), rtol=1e-11)
 
 
 def test_the_base_class_is_not_a_family_and_groups_need_codes():

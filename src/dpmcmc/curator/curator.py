@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NoReturn
 
 import jax
@@ -19,19 +20,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpmcmc.curator import placement, preparation, research, streaming
 from dpmcmc.curator.arithmetic import exact_arithmetic
+from dpmcmc.curator.kernels import RegressionKernel, TileKernel
 from dpmcmc.curator.noise import ExactNoise, NoiseSource
-from dpmcmc.curator.passes import Binding, Passes, passes_for
+from dpmcmc.curator.passes import PLAIN, Binding, Passes, Way, passes_for
 from dpmcmc.curator.payment import Order, Random, Till
 from dpmcmc.data import open_source
 from dpmcmc.data.tables import OpenRecords
 from dpmcmc.errors import DataError, ModelError, NotPrivateError, QueryError
-from dpmcmc.models import Model, allowed
+from dpmcmc.models import LogisticRegression, Model, allowed
 from dpmcmc.privacy import Budget, StepBudget
 from dpmcmc.queries import (
+    Affine,
     AnyRelease,
     BatchGradient,
     ClipCount,
+    CoordinateHistogram,
     Cost,
+    Curvature,
+    FisherInformation,
     Gradient,
     InvalidCount,
     LogRatio,
@@ -41,11 +47,23 @@ from dpmcmc.queries import (
     Queries,
     Query,
     ScoreMoments,
+    WeightedGradient,
 )
 from dpmcmc.queries.declared import slack_of_answer
 
 # Exactly these: a class of somebody else's could sum anything.
-_KNOWN = (Gradient, LogRatio, NormQuantile, ScoreMoments, ClipCount, InvalidCount)
+_KNOWN = (
+    Gradient,
+    WeightedGradient,
+    LogRatio,
+    NormQuantile,
+    CoordinateHistogram,
+    ScoreMoments,
+    Curvature,
+    FisherInformation,
+    ClipCount,
+    InvalidCount,
+)
 
 
 class Curator:
@@ -118,6 +136,7 @@ class Curator:
         self._budget = self._check_budget(budget)
         self._till = Till(self._noise, self._random, self.num_records, model.dimension, exact_arithmetic)
         self._unused: list[tuple[PaidNoise, Queries]] = []
+        self._with_curvature: TileKernel | None = None
 
     @property
     def noise(self) -> NoiseSource:
@@ -169,6 +188,7 @@ class Curator:
         theta: ArrayLike,
         proposal: ArrayLike | None = None,
         *,
+        coordinates: Affine | None = None,
         paid_by: Budget | None = None,
     ) -> AnyRelease:
         """Answer one question, for one parameter vector or for a batch of chains in one pass over the data.
@@ -181,6 +201,9 @@ class Curator:
             Unconstrained parameters, of shape dimension or chains × dimension.
         proposal
             The other end of a log-ratio, of the same shape.
+        coordinates
+            θ = m + C z: a record's score is then Cᵀ·score and its curvature Cᵀ·H·C, so that clipping, noise, value and
+            noise sd are those of z, and a log-ratio's bound b means b‖C⁻¹(θ' − θ)‖. ``theta`` and ``proposal`` stay θ.
         paid_by
             A budget that was set apart from the curator's own, if that one pays for batches only.
 
@@ -202,31 +225,82 @@ class Curator:
             )
         with exact_arithmetic():
             # Several processes must ask the same question: that of the first.
+            coordinates = self._agree_on(self._check_coordinates(coordinates))
             batch, other = placement.agree(self._check_question(query, theta, proposal))
             # Evaluated once: what is charged is what is answered, even if a user's bound is not a pure function.
-            public = self._public(query, batch, other)
-            self._compile(query, batch, other, public)
+            public = self._public(query, batch, other, coordinates)
+            way = self._way(query, coordinates)
+            self._compile(query, batch, other, public, way)
             # Several processes answer with the same noise: that of the first.
             noise = placement.agree(self._draw(query, len(batch)))
             if budget is not None:
                 cost = self._cost(query, len(batch), public)
                 _spend(budget, cost)
-            release = self._passes.answer(query, batch, other, noise, self._host_total, public)
+            release = self._passes.answer(query, batch, other, noise, partial(self._host_total, way), public)
             self.raise_stream_error()
             release = jax.tree.map(np.asarray, release)
         return release if np.ndim(theta) == 2 else jax.tree.map(lambda leaf: leaf[0], release)
 
-    def cost(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> Cost:
+    def cost(
+        self,
+        query: Query,
+        theta: ArrayLike,
+        proposal: ArrayLike | None = None,
+        *,
+        coordinates: Affine | None = None,
+    ) -> Cost:
         """Return what ``ask`` with the same arguments would charge. Spends nothing."""
         with exact_arithmetic():
+            coordinates = self._check_coordinates(coordinates)
             batch, other = self._check_question(query, theta, proposal)
-            return self._cost(query, len(batch), self._public(query, batch, other))
+            return self._cost(query, len(batch), self._public(query, batch, other, coordinates))
 
-    def prepare(self, query: Query, theta: ArrayLike, proposal: ArrayLike | None = None) -> None:
+    def prepare(
+        self,
+        query: Query,
+        theta: ArrayLike,
+        proposal: ArrayLike | None = None,
+        *,
+        coordinates: Affine | None = None,
+    ) -> None:
         """Compile what ``ask`` with the same arguments will run. Looks at no record and spends nothing."""
         with exact_arithmetic():
+            coordinates = self._check_coordinates(coordinates)
             batch, other = self._check_question(query, theta, proposal)
-            self._compile(query, batch, other, self._public(query, batch, other))
+            public = self._public(query, batch, other, coordinates)
+            self._compile(query, batch, other, public, self._way(query, coordinates))
+
+    def _check_coordinates(self, coordinates: Affine | None) -> Affine | None:
+        if coordinates is None:
+            return None
+        if type(coordinates) is not Affine:
+            raise QueryError(
+                f"coordinates must be a dpmcmc.queries.Affine(center, matrix), got {type(coordinates).__name__}"
+            )
+        if coordinates.dimension != self.model.dimension:
+            raise QueryError(
+                f"coordinates have {coordinates.dimension} dimensions; this model has {self.model.dimension} "
+                "unconstrained parameters"
+            )
+        return coordinates
+
+    def _agree_on(self, coordinates: Affine | None) -> Affine | None:
+        """Return the first process's coordinates."""
+        if coordinates is None or jax.process_count() == 1:
+            return coordinates
+        return Affine(*placement.agree((coordinates.center, coordinates.matrix)))
+
+    def _way(self, query: Query, coordinates: Affine | None) -> Way:
+        """Choose how to go through the records. Second derivatives are traced when they are first asked for."""
+        # Log-likelihoods are the same in all coordinates.
+        matrix = None
+        if coordinates is not None and query.differentiates and not query.needs_proposal:
+            matrix = coordinates.matrix
+        if not query.differentiates_twice:
+            return Way(matrix)
+        if self._with_curvature is None:
+            self._with_curvature = self._passes.with_curvature(self.model)
+        return Way(matrix, self._with_curvature)
 
     def _check_question(
         self, query: Query, theta: ArrayLike, proposal: ArrayLike | None
@@ -235,6 +309,7 @@ class Curator:
             raise QueryError(f"query must be one of {[known.__name__ for known in _KNOWN]}, got {type(query).__name__}")
         if set(vars(query)) - {field.name for field in fields(query)}:  # type: ignore[arg-type]
             raise QueryError(f"this {query.kind} query has attributes of its own; make a new one")
+        self._check_family(query)
         self._check_bound(query)
         if query.needs_proposal and proposal is None:
             raise QueryError(f"a {query.kind} query of log-ratios needs a proposal; give proposal=...")
@@ -249,6 +324,20 @@ class Curator:
                 f"proposal has shape {np.shape(proposal)}, theta {np.shape(theta)}; they must have the same shape"
             )
         return batch, other
+
+    def _check_family(self, query: Query) -> None:
+        """Refuse what this model has no closed form for."""
+        kernel = self._passes.kernel
+        family = kernel.family if isinstance(kernel, RegressionKernel) else None
+        if query.requires == "regression" and family is None:
+            raise QueryError(
+                f"a {query.kind} query needs one of the package's regressions, and this model is none; use Curvature"
+            )
+        if query.requires == "logistic" and family is not LogisticRegression:
+            raise QueryError(
+                f"this {query.kind} query needs a LogisticRegression, whose scores are bounded by the features; use "
+                "Gradient, FisherInformation without weight_bound, or of='gradient'"
+            )
 
     def _check_parameters(self, name: str, value: ArrayLike) -> NDArray[np.float64]:
         array = np.asarray(value)
@@ -271,9 +360,9 @@ class Curator:
             allowed.refuse_host_access("bound", program)
             allowed.check_constants("bound", program, self.num_records)
 
-    def _public(self, query: Query, theta: Any, proposal: Any) -> Any:
+    def _public(self, query: Query, theta: Any, proposal: Any, coordinates: Affine | None = None) -> Any:
         """Return the public numbers of a question."""
-        public = query.public(theta, proposal, query.numbers(self.num_records, self.model.dimension))
+        public = query.public(theta, proposal, query.numbers(self.num_records, self.model.dimension), coordinates)
         if isinstance(query, LogRatio) and not np.all(np.isfinite(public.spacing) & (np.asarray(public.spacing) >= 0)):
             raise QueryError("bound(theta, proposal) must be finite and non-negative; check the log-ratio's bound")
         return public
@@ -286,11 +375,11 @@ class Curator:
         lattices = query.lattices(self.num_records, self.model.dimension)
         return [self.noise.draw(lattice.noise_scale, (chains, lattice.numbers)) for lattice in lattices]
 
-    def _compile(self, query: Query, theta: Any, proposal: Any, public: Any) -> None:
+    def _compile(self, query: Query, theta: Any, proposal: Any, public: Any, way: Way) -> None:
         """Go the way of an answer with zeros, up to what would be run."""
 
         def total(query: Query, theta: Any, proposal: Any, *rest: Any) -> NDArray[np.int64]:
-            compiled = self._passes.compiled_total(self._record_shapes, query, theta, proposal, rest)
+            compiled = self._passes.compiled_total(self._record_shapes, query, theta, proposal, rest, way)
             return np.zeros(compiled.out_info.shape, np.int64)
 
         lattices = query.lattices(self.num_records, self.model.dimension)
@@ -299,12 +388,12 @@ class Curator:
 
     # ------------------------------------------------------------------ secret: exact sums over the records
 
-    def _host_total(self, query: Query, theta: Any, proposal: Any, *public: Any) -> NDArray[np.int64]:
+    def _host_total(self, way: Way, query: Query, theta: Any, proposal: Any, *public: Any) -> NDArray[np.int64]:
         """Return the un-noised integer sums. Secret: no caller may let them out without noise."""
-        compiled = self._passes.compiled_total(self._record_shapes, query, theta, proposal, public)
+        compiled = self._passes.compiled_total(self._record_shapes, query, theta, proposal, public, way)
         if self._stream is not None:
-            return self._stream.total(self._passes, compiled, theta, proposal, public)
-        return np.asarray(compiled(self._records, theta, proposal, public))
+            return self._stream.total(self._passes, compiled, theta, proposal, public, way.matrix)
+        return np.asarray(compiled(self._records, theta, proposal, public, way.matrix))
 
     def _call_back(self, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any) -> jax.Array:
         """Return the same from compiled code, for streamed records."""
@@ -313,7 +402,7 @@ class Curator:
             return self._passes.tile_total(records, query, theta, proposal, *public)
 
         shape = jax.eval_shape(total, self._record_shapes, theta, proposal, public).shape
-        return streaming.call_back(self._host_total, shape, query, theta, proposal, *public)
+        return streaming.call_back(partial(self._host_total, PLAIN), shape, query, theta, proposal, *public)
 
     def raise_stream_error(self) -> None:
         """Raise if streamed records could not be read; what was answered since then is worthless."""

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from dpmcmc.curator.tiles import Tile, stored
 
@@ -123,6 +124,50 @@ def clip_to_lattice(
     squares = sum_of_squares([float_of(coordinate) for coordinate in rounded])
     counts = tile.real & (squares <= bound * bound * (1.0 - margin(len(rounded), precision)))
     return [jnp.where(counts, integer_of(coordinate), 0) for coordinate in rounded]
+
+
+def clip_stacked(
+    compute: Callable[[], jax.Array],
+    spacing: jax.Array,
+    bound: jax.Array,
+    tile: Tile,
+    weights: NDArray[np.float64] | None = None,
+) -> jax.Array:
+    """Do the same to vectors that are one array, chains × m × rows: for long ones, and for symmetric matrices.
+
+    Parameters
+    ----------
+    compute
+        Returns chains × m × rows, float64.
+    spacing, bound, tile
+        As above; K is at most 2^40.
+    weights
+        Of the squares of the m numbers in the norm, whole numbers; default: 1.
+
+    Returns
+    -------
+    Integers, chains × m × rows, 0 where a record does not count.
+    """
+
+    def norms(vectors: jax.Array) -> jax.Array:
+        squares = vectors * vectors
+        return jnp.sum(squares if weights is None else squares * weights[:, None], axis=1)
+
+    length = jax.eval_shape(compute).shape[1]
+    total_weight = length if weights is None else float(np.sum(weights))
+
+    def clipped() -> jax.Array:
+        scaled = compute() * (1.0 / spacing)
+        squares = norms(scaled)
+        # Rounding moves every number by at most ½, and the norm by at most half the root of all weights.
+        target = jnp.maximum(bound * (1.0 - 2.0 * margin(length, spacing.dtype)) - 0.5 * total_weight**0.5, 0.0)
+        longer = jnp.where(squares > target * target, squares, target * target)
+        factor = (target / jnp.sqrt(jnp.where(squares < jnp.inf, longer, jnp.inf)))[:, None]
+        return to_whole(jnp.where(factor > 0.0, scaled * factor, 0.0))
+
+    rounded = stored(clipped, tile.here)
+    counts = tile.real & (norms(float_of(rounded)) <= bound * bound * (1.0 - margin(length, spacing.dtype)))
+    return jnp.where(counts[:, None], integer_of(rounded), 0)
 
 
 def margin(dimension: int, precision: Any) -> float:

@@ -56,6 +56,24 @@ class Binding(NamedTuple):
         return self.bind(records, self.numbers)
 
 
+class Way(NamedTuple):
+    """How a question from the host goes through the records, beside its parameters.
+
+    Attributes
+    ----------
+    matrix
+        C of the coordinates that it is asked in, an input of the compiled code; None: θ itself.
+    kernel
+        One that knows second derivatives; None: the usual one.
+    """
+
+    matrix: Any = None
+    kernel: kernels.TileKernel | None = None
+
+
+PLAIN = Way()
+
+
 class Passes:
     """How records of one shape go through compiled code, for one model.
 
@@ -96,6 +114,7 @@ class Passes:
         self.constrain = jax.jit(jax.vmap(jax.vmap(constrain)))
         self.num_records = sum(layout.counts)
         self._compiled: dict[Hashable, Any] = {}
+        self._with_curvature: dict[Hashable, kernels.AutodiffKernel] = {}
         self._stream_total = stream_total
 
     @property
@@ -135,28 +154,56 @@ class Passes:
         return self.tile_total(records, query, theta, proposal, *public)
 
     def tile_total(
-        self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any
+        self, records: Any, query: Query, theta: jax.Array, proposal: jax.Array | None, *public: Any, way: Way = PLAIN
     ) -> jax.Array:
         """Return the same for records that are in memory."""
-        kernel = self._kernel_for(query)
-        arguments = [theta, *([] if proposal is None else [proposal]), *public]
+        kernel = self._kernel_for(query, way)
+        second = query.differentiates_twice and isinstance(kernel, kernels.AutodiffKernel)
+        width = max(query.width(self.dimension), self.dimension**2 if second else 1)
+        coordinates = [] if way.matrix is None else [way.matrix]
+        if coordinates:
+            width = max(width, self.dimension)
+
+        def tile_sum(tile: Any, theta: jax.Array, *rest: jax.Array) -> Any:
+            matrix, rest = (rest[0], rest[1:]) if coordinates else (None, rest)
+            return query.tile_sum(kernels.view_of(kernel, matrix))(tile, theta, *rest)
+
+        arguments = [theta, *coordinates, *([] if proposal is None else [proposal]), *public]
         gradient = query.differentiates and proposal is None
-        return self.add_up(records, kernel, query.tile_sum(kernel), *map(jnp.asarray, arguments), gradient=gradient)
+        return self.add_up(records, kernel, tile_sum, *map(jnp.asarray, arguments), gradient=gradient, width=width)
 
-    def compiled_total(self, records: Any, query: Query, theta: Any, proposal: Any, public: tuple[Any, ...]) -> Any:
-        """Return ``total(records, theta, proposal, public)``, compiled once for each kind and number of chains."""
-        arguments = records, theta, proposal, public
+    def compiled_total(
+        self, records: Any, query: Query, theta: Any, proposal: Any, public: tuple[Any, ...], way: Way = PLAIN
+    ) -> Any:
+        """Return ``total(records, theta, proposal, public, matrix)``, compiled once for each kind and chains."""
+        arguments = records, theta, proposal, public, way.matrix
         shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in jax.tree.leaves(arguments[1:]))
-        key = ("total", type(query), type(self._kernel_for(query)), proposal is None, shapes)
+        # The kernel itself: there are few, and they live as long as these passes.
+        kernel = self._kernel_for(query, way)
+        key = ("total", type(query), query.structure, kernel, proposal is None, way.matrix is None, shapes)
 
-        def total(records: Any, theta: Any, proposal: Any, public: tuple[Any, ...]) -> jax.Array:
-            return self.tile_total(records, query, theta, proposal, *public)
+        def total(records: Any, theta: Any, proposal: Any, public: tuple[Any, ...], matrix: Any) -> jax.Array:
+            return self.tile_total(records, query, theta, proposal, *public, way=way._replace(matrix=matrix))
 
         compiled = jax.jit(total, compiler_options=placement.COMPILER_OPTIONS)
         return self.keep(key, lambda: compiled.lower(*arguments).compile())
 
-    def _kernel_for(self, query: Query | BatchGradient) -> kernels.TileKernel:
+    def with_curvature(self, model: Model) -> kernels.AutodiffKernel | None:
+        """Trace and check a model's second derivatives; return a kernel that knows them (None: a closed form does).
+
+        The same kernel for programs that compute the same.
+        """
+        if not isinstance(self.kernel, kernels.AutodiffKernel):
+            return None
+        closed = kernels.trace_curvature(model, self._plain[1])
+        _refuse_captured_data(model, self.layout, log_likelihood=(closed,))
+        key = allowed.fingerprint(closed)
+        return self._with_curvature.setdefault(key, self.kernel.with_curvature(closed))
+
+    def _kernel_for(self, query: Query | BatchGradient, way: Way = PLAIN) -> kernels.TileKernel:
         """Return the model's kernel, or plain differentiation where a test's lattice is too coarse for it."""
+        if way.kernel is not None:
+            return way.kernel
         coarse = isinstance(query, Gradient | BatchGradient) and self._lattice(query).bound < _CLOSED_FORM_BOUND
         return self._plain_kernel if coarse else self.kernel
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dpmcmc.curator.batches import Batch, draw_rows
 from dpmcmc.curator.kernels import TileKernel, join
+from dpmcmc.curator.kernels.base import power_of_two
 from dpmcmc.curator.tiles import Tile, stored
 from dpmcmc.errors import QueryError
 from dpmcmc.queries.lattice import MAX_TILE_ROWS
@@ -195,15 +196,18 @@ def sum_over_tiles(
     records: Any,
     *public: jax.Array,
     gradient: bool,
+    width: int = 1,
     dtype: Any = jnp.int64,
 ) -> jax.Array:
     """Σ over all tiles and all devices of ``tile_sum(tile, *public)``, added in int64. ``public[0]`` is chains × d.
 
-    ``gradient`` says whether ``tile_sum`` differentiates, or takes log-likelihoods.
+    ``gradient`` says whether ``tile_sum`` differentiates, or takes log-likelihoods, and ``width`` how many numbers of a
+    record it holds at a time.
 
     (``dtype`` is float64 for the un-noised, not private sums of research runs, which are not whole numbers.)
     """
-    rows = min(kernel.tile_rows(len(public[0])), largest_tile(num_records))
+    num_chains = len(public[0])
+    rows = min(kernel.tile_rows(num_chains), power_of_two(2**18 / (num_chains * width)), largest_tile(num_records))
 
     def load(local: Any, place: jax.Array, here: jax.Array) -> Any:
         def cut() -> Any:

@@ -30,6 +30,7 @@ __all__ = [
     "fingerprint",
     "refuse_host_access",
     "trace",
+    "trace_curvature",
     "trace_likelihood",
     "trace_scalar",
 ]
@@ -112,6 +113,11 @@ for _name in ("svd", "eigh", "eig", "qr", "schur", "lu", "hessenberg", "tridiago
 _OTHERWISE = (_OWN_BATCHING, "write it with elementwise jax.numpy, sums, products, indexing, sorting or lax.scan")
 
 
+# How errors name what was traced.
+_FIRST = "log_likelihood, or its gradient,"
+_SECOND = "log_likelihood, differentiated twice for a curvature (ScoreMoments needs the gradient only),"
+
+
 class Traced(NamedTuple):
     """A log-likelihood of (θ, record) and its gradient by θ, as programs that were checked."""
 
@@ -140,8 +146,32 @@ def trace_likelihood(function: Callable[..., Any], theta: Any, record: Any) -> T
     )
     for closed in traced:
         refuse_host_access("log_likelihood", closed)
-        _check_primitives(closed.jaxpr, [False] + [True] * (len(closed.jaxpr.invars) - 1))
+        _check_primitives(closed.jaxpr, [False] + [True] * (len(closed.jaxpr.invars) - 1), _FIRST)
     return traced
+
+
+def trace_curvature(function: Callable[..., Any], theta: Any, record: Any) -> core.ClosedJaxpr:
+    """Trace minus the second derivatives of ``function(theta, record)`` by θ, and check them like the gradient.
+
+    Raises
+    ------
+    ModelError
+        If there are none, or if a primitive is not allowed.
+    """
+
+    def curvature(theta: Any, record: Any) -> jax.Array:
+        return -jax.jacfwd(jax.grad(function))(theta, record)
+
+    try:
+        closed = jax.make_jaxpr(curvature)(theta, record)
+    except Exception as error:  # any error of the user's function; tracers hold no values
+        raise ModelError(
+            f"{_SECOND} failed: {type(error).__name__}: {error} Write it with functions that have second derivatives "
+            "(the incomplete gamma function, and cdfs made of it, have none by their shape)."
+        ) from error
+    refuse_host_access(_SECOND, closed)
+    _check_primitives(closed.jaxpr, [False] + [True] * (len(closed.jaxpr.invars) - 1), _SECOND)
+    return closed
 
 
 def trace_scalar(name: str, function: Callable[..., Any], *arguments: Any) -> core.ClosedJaxpr:
@@ -202,7 +232,7 @@ def _constants(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _check_primitives(jaxpr: Any, depends: list[bool]) -> list[bool]:
+def _check_primitives(jaxpr: Any, depends: list[bool], name: str) -> list[bool]:
     """Return which results depend on the record, given which inputs do; refuse what is not allowed."""
     on_record = dict(zip(jaxpr.invars, depends, strict=True))
 
@@ -215,31 +245,31 @@ def _check_primitives(jaxpr: Any, depends: list[bool]) -> list[bool]:
         if any(inputs):
             if equation.primitive in _CALLS:
                 inner = equation.params[_CALLS[equation.primitive]]
-                outputs = _check_primitives(getattr(inner, "jaxpr", inner), inputs)
+                outputs = _check_primitives(getattr(inner, "jaxpr", inner), inputs, name)
             else:
-                _check_equation(equation)
+                _check_equation(equation, name)
         on_record.update(zip(equation.outvars, outputs, strict=True))
     return [reads(variable) for variable in jaxpr.outvars]
 
 
-def _check_equation(equation: Any) -> None:
+def _check_equation(equation: Any, name: str) -> None:
     primitive = equation.primitive
     if primitive not in ALLOWED:
         reason, remedy = _REMEDIES.get(primitive.name, _OTHERWISE)
         raise ModelError(
-            f"log_likelihood, or its gradient, uses the primitive {primitive.name!r}, which may not be used on what "
-            f"depends on a record: {reason}. Instead: {remedy}."
+            f"{name} uses the primitive {primitive.name!r}, which may not be used on what depends on a record: "
+            f"{reason}. Instead: {remedy}."
         )
     for variable in (*equation.invars, *equation.outvars):
         dtype = variable.aval.dtype
         if dtype not in _DTYPES and dtype != jax.dtypes.float0:
             raise ModelError(
-                f"log_likelihood, or its gradient, computes with dtype {dtype} ({primitive.name}); compute with "
-                "booleans, integers, float32 or float64."
+                f"{name} computes with dtype {dtype} ({primitive.name}); compute with booleans, integers, float32 or "
+                "float64."
             )
     # Inside a loop or a branch everything counts as depending on the record.
     for inner in _inner_jaxprs(equation.params.values()):
-        _check_primitives(inner, [True] * len(inner.invars))
+        _check_primitives(inner, [True] * len(inner.invars), name)
 
 
 def refuse_host_access(name: str, closed: Any) -> None:

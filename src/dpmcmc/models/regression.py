@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import digamma, gammaln
+from jax.scipy.special import digamma, gammaln, polygamma
 from numpy.typing import NDArray
 from numpyro import distributions as dist
 
@@ -54,9 +54,16 @@ class RegressionModel(Model):
         Scale of the priors; 2.5 suits features of unit scale.
     groups
         Number of groups, or their names; the records then have a column `group` of codes 0, …, G - 1.
+    feature_bounds
+        Public bounds on the columns of X, to which features are clamped: a positive number b (all columns lie in
+        [-b, b]), or for each column such a number or a pair (low, high). Never take them from the data: minima and
+        maxima of columns are as secret as the records. NaN and infinite features stay what they are (such a record
+        counts for nothing).
 
     Attributes
     ----------
+    feature_bounds
+        Array of shape (p, 2), or None.
     linear_size
         Number q of leading unconstrained coordinates that multiply the design row (1, x, one-hot(group)).
     extra_size
@@ -74,6 +81,7 @@ class RegressionModel(Model):
         intercept: bool = True,
         prior_scale: float = 2.5,
         groups: int | Sequence[str] | None = None,
+        feature_bounds: Any = None,
     ) -> None:
         if type(self) is RegressionModel:
             raise ModelError("RegressionModel is the base of the families; use LogisticRegression or another one.")
@@ -91,6 +99,7 @@ class RegressionModel(Model):
         self.prior_scale = float(prior_scale)
         self.num_features = len(self.feature_names)
         self.num_groups = len(self.group_names)
+        self.feature_bounds = None if feature_bounds is None else _bounds(feature_bounds, self.num_features)
         self.linear_size = int(intercept) + self.num_features + self.num_groups
         self.extra_size = 0 if self.extra_name is None else 1
         declared: dict[str, Parameter] = {}
@@ -140,6 +149,73 @@ class RegressionModel(Model):
             likelihood is.
         """
         raise NotImplementedError
+
+    def curvature_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+        """Elementwise minus the second derivatives of `log_likelihood_at`, in closed form.
+
+        Returns
+        -------
+        a, b, e
+            -∂²/∂η², -∂²/∂η∂s and -∂²/∂s², the last two None where `extra_size` is 0; NaN where the likelihood is. The
+            curvature of a record is [w, ẽ] [[a, b], [b, e]] [w, ẽ]ᵀ with its design row w and the unit vector ẽ of s.
+        """
+        raise NotImplementedError
+
+    def information_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """Elementwise expected information about η and about s, neither negative; NaN where the likelihood is.
+
+        Where the second has no closed form it is the squared score, whose mean it is.
+        """
+        raise NotImplementedError
+
+    def design_norm_bound(self, matrix: Any) -> float | None:
+        """Return an upper bound of ‖Cᵀw‖ over all design rows w = (1, x, one-hot(group)) within `feature_bounds`.
+
+        With centres m_k and half-widths h_k of the bounds and the rows C_k of the matrix, Cᵀw = v + Σ_k h_k t_k C_k
+        with |t_k| ≤ 1 and v = C_intercept + C_group + Σ_k m_k C_k. The smallest of three bounds is taken, then the
+        largest over the groups:
+
+        - ‖v‖ + Σ_k h_k ‖C_k‖ (triangle inequality),
+        - √Σ_j (|v_j| + Σ_k h_k |C_kj|)² (each coordinate at its largest),
+        - ‖v‖ + √p ‖diag(h) C_features‖₂ (the box within a ball).
+
+        In the coordinates θ = m + C z no logistic score is longer than this, and no log-ratio larger than this times
+        ‖Δz‖.
+
+        Parameters
+        ----------
+        matrix
+            C, of shape (d, d), as in :class:`dpmcmc.queries.Affine`.
+
+        Returns
+        -------
+        float, or None for a model without `feature_bounds`.
+
+        Examples
+        --------
+        >>> model = LogisticRegression(2, feature_bounds=[2.0, (0.0, 1.0)])
+        >>> round(model.design_norm_bound([[1, 0, 0], [0, 1, 0], [0, 0, 1]]), 9)
+        2.449489743
+        """
+        if self.feature_bounds is None:
+            return None
+        rows = np.asarray(matrix, np.float64)
+        if rows.shape != (self.dimension, self.dimension) or not np.all(np.isfinite(rows)):
+            raise ModelError(
+                f"matrix has shape {rows.shape}; give finite numbers of shape ({self.dimension}, {self.dimension})."
+            )
+        start, stop = int(self.intercept), int(self.intercept) + self.num_features
+        features, (low, high) = rows[start:stop], self.feature_bounds.T
+        center, reach = 0.5 * (low + high), 0.5 * (high - low)[:, None] * features
+        shifts = rows[stop : stop + self.num_groups] if self.num_groups else np.zeros((1, self.dimension))
+        fixed = shifts + center @ features + rows[:start].sum(axis=0)
+        lengths = np.linalg.norm(fixed, axis=1)
+        bounds = [
+            lengths + np.linalg.norm(reach, axis=1).sum(),
+            np.linalg.norm(np.abs(fixed) + np.abs(reach).sum(axis=0), axis=1),
+            lengths + math.sqrt(self.num_features) * (np.linalg.norm(reach, 2) if reach.size else 0.0),
+        ]
+        return float(np.min(bounds, axis=0).max()) * (1.0 + 1e-12)  # for the rounding of it all
 
     def linear_predictor(self, theta: Any, X: Any, group: Any = None) -> jax.Array:
         """Linear predictors η of a batch of rows at one unconstrained vector; NaN for a group out of range.
@@ -202,7 +278,7 @@ class RegressionModel(Model):
                     f"column {name!r} has shape {records[name].shape}; give one number per record, "
                     f"shape ({num_records},)."
                 )
-        features = records["X"]
+        features = records["X"] if self.feature_bounds is None else self._clamped(records["X"])
         # Narrow outcomes stay, so that float32 features are computed with in float32.
         prepared = {
             "X": features if features.dtype.kind == "f" else features.astype(np.float64),
@@ -211,6 +287,21 @@ class RegressionModel(Model):
         if self.num_groups:
             prepared["group"] = _group_codes(records["group"], self.num_groups)
         return prepared, num_records
+
+    def _clamped(self, features: NDArray[Any]) -> NDArray[Any]:
+        """Clamp columns to their bounds; what is not finite stays, so that the record counts for nothing."""
+        bounds = np.asarray(self.feature_bounds, np.float64)
+        if bounds.shape != (self.num_features, 2):  # an attribute that somebody set: it could hold a number a record
+            raise ModelError(
+                f"feature_bounds has shape {bounds.shape}, not ({self.num_features}, 2); give it to the model's class."
+            )
+        features = features if features.dtype.kind == "f" else features.astype(np.float64)
+        low, high = bounds.T.astype(features.dtype)
+        # A bound that float32 does not hold is rounded inwards: what is clamped lies within the bounds as given.
+        low = np.where(low < bounds[:, 0], np.nextafter(low, np.inf, dtype=low.dtype), low)
+        high = np.where(high > bounds[:, 1], np.nextafter(high, -np.inf, dtype=high.dtype), high)
+        with np.errstate(all="ignore"):  # a warning would tell of a value
+            return np.where(np.isfinite(features), np.clip(features, low, high), features)
 
     def quantities(self, records: Any) -> Any:
         """Return X and y: groups are codes."""
@@ -300,6 +391,19 @@ class LinearRegression(RegressionModel):
         validity = one_or_nan(eta, y)
         return z * jnp.exp(-extra) * validity, (z**2 - 1) * validity
 
+    def curvature_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+        """1/σ², 2z/σ and 2z²."""
+        eta, y, extra = as_floats(eta, y, extra)
+        precision, validity = jnp.exp(-extra), one_or_nan(eta, y)
+        z = (y - eta) * precision
+        return precision**2 * validity, 2 * z * precision * validity, 2 * z**2 * validity
+
+    def information_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """1/σ² and 2."""
+        eta, y, extra = as_floats(eta, y, extra)
+        validity = one_or_nan(eta, y)
+        return jnp.exp(-2 * extra) * validity, 2 * validity
+
 
 class LogisticRegression(RegressionModel):
     """Logistic regression: y ∈ {0, 1}, P(y = 1) = 1 / (1 + exp(-η)).
@@ -323,6 +427,16 @@ class LogisticRegression(RegressionModel):
         sign = 2 * y - 1
         return sign * jax.nn.sigmoid(-sign * eta) * one_or_nan(eta, y, _is_zero_or_one(y)), None
 
+    def curvature_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+        """p(1 - p)."""
+        eta, y, _ = as_floats(eta, y, None)
+        both = jax.nn.sigmoid(eta) * jax.nn.sigmoid(-eta)
+        return both * one_or_nan(eta, y, _is_zero_or_one(y)), None, None
+
+    def information_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """p(1 - p), which does not depend on y."""
+        return LogisticRegression.curvature_at(self, eta, y)[0], None
+
 
 class PoissonRegression(RegressionModel):
     """Poisson regression with log link: y ~ Poisson(exp η).
@@ -345,6 +459,15 @@ class PoissonRegression(RegressionModel):
         """∂/∂η = y - exp η."""
         eta, y, _ = as_floats(eta, y, None)
         return (y - jnp.exp(eta)) * one_or_nan(eta, y, _is_count(y)), None
+
+    def curvature_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+        """exp η."""
+        eta, y, _ = as_floats(eta, y, None)
+        return jnp.exp(eta) * one_or_nan(eta, y, _is_count(y)), None, None
+
+    def information_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """exp η, which does not depend on y."""
+        return PoissonRegression.curvature_at(self, eta, y)[0], None
 
 
 class NegativeBinomialRegression(RegressionModel):
@@ -386,6 +509,27 @@ class NegativeBinomialRegression(RegressionModel):
         extra_score = -r * _digamma_difference(r, y) + r * jax.nn.softplus(t) + residual
         return residual * validity, extra_score * validity
 
+    def curvature_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+        """With a = (y + r) sigmoid(t) sigmoid(-t): a, b = a - r sigmoid(t), and for s the formula
+
+        b - r sigmoid(t) + r softplus(t) - r (ψ(y + r) - ψ(r)) - r² (ψ'(y + r) - ψ'(r)).
+        """
+        eta, y, extra = as_floats(eta, y, extra)
+        r, t = jnp.exp(-extra), eta + extra
+        validity = one_or_nan(eta, y, _is_count(y))
+        upper = r * jax.nn.sigmoid(t)
+        a = (y + r) * jax.nn.sigmoid(t) * jax.nn.sigmoid(-t)
+        rest = r * jax.nn.softplus(t) - r * _digamma_difference(r, y) - r**2 * _trigamma_difference(r, y)
+        return a * validity, (a - upper) * validity, (a - 2 * upper + rest) * validity
+
+    def information_at(self, eta: Any, y: Any, extra: Any = None) -> tuple[jax.Array, jax.Array | None]:
+        """r sigmoid(t) = m / (1 + a m), and (∂/∂s)², whose mean is the information about s."""
+        eta, y, extra = as_floats(eta, y, extra)
+        _, extra_score = NegativeBinomialRegression.score_at(self, eta, y, extra)
+        assert extra_score is not None
+        expected = jnp.exp(-extra) * jax.nn.sigmoid(eta + extra)
+        return expected * one_or_nan(eta, y, _is_count(y)), extra_score**2
+
 
 def _names(argument: str, given: int | Sequence[str], prefix: str) -> tuple[str, ...]:
     if isinstance(given, int | np.integer) and not isinstance(given, bool) and given >= 0:
@@ -395,6 +539,30 @@ def _names(argument: str, given: int | Sequence[str], prefix: str) -> tuple[str,
             raise ModelError(f"{argument} is {list(given)!r}, with a name twice; make the names distinct.")
         return tuple(given)
     raise ModelError(f"{argument} is {given!r}; give a non-negative integer or a list of names.")
+
+
+def _bounds(given: Any, num_features: int) -> NDArray[np.float64]:
+    """Bring bounds to p pairs (low, high)."""
+    remedy = (
+        f"give a positive number, or for each of the {num_features} features such a number or a pair (low, high) with "
+        "low < high, all finite."
+    )
+    problem = ModelError(f"feature_bounds is {given!r}; {remedy}")
+    several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+    entries = list(given) if several else [given] * num_features
+    if len(entries) != num_features:
+        raise ModelError(f"feature_bounds has {len(entries)} entries for {num_features} features; {remedy}")
+    pairs = np.empty((num_features, 2))
+    for place, entry in enumerate(entries):
+        is_number = isinstance(entry, int | float | np.number) and not isinstance(entry, bool)
+        try:
+            pairs[place] = [-entry, entry] if is_number else entry
+        except (TypeError, ValueError):
+            raise problem from None
+    if not np.all(np.isfinite(pairs)) or not np.all(pairs[:, 0] < pairs[:, 1]):
+        raise problem
+    pairs.setflags(write=False)
+    return pairs
 
 
 def _without_wide_integers(column: NDArray[Any]) -> NDArray[Any]:
@@ -451,3 +619,15 @@ def _digamma_difference(r: jax.Array, y: jax.Array) -> jax.Array:
         power = 2 * k + 1
         series = series - coefficient * power * ((large + y) ** -(power + 1) - large ** -(power + 1))
     return jnp.where(r < _STIRLING_START, digamma(small + y) - digamma(small), series)
+
+
+def _trigamma_difference(r: jax.Array, y: jax.Array) -> jax.Array:
+    """ψ'(r + y) - ψ'(r), the derivative of that in r."""
+    large = jnp.maximum(r, _STIRLING_START)
+    small = jnp.minimum(r, _STIRLING_START)
+    series = -y / (large * (large + y)) + 0.5 * ((large + y) ** -2 - large**-2)
+    for k, coefficient in enumerate(_STIRLING):
+        power = 2 * k + 1
+        factor = coefficient * power * (power + 1)
+        series = series + factor * ((large + y) ** -(power + 2) - large ** -(power + 2))
+    return jnp.where(r < _STIRLING_START, polygamma(1, small + y) - polygamma(1, small), series)

@@ -6,9 +6,12 @@ noise of integer scale S on the same lattice. Sensitivities are those of replaci
 
 from dpmcmc.queries.base import Answer, Kernel, Query
 from dpmcmc.queries.batch_gradient import BatchGradient
+from dpmcmc.queries.coordinates import Affine
 from dpmcmc.queries.counts import ClipCount, InvalidCount
+from dpmcmc.queries.curvature import Curvature, FisherInformation
 from dpmcmc.queries.declared import Cost, Queries, cost_of, cost_of_answer
-from dpmcmc.queries.gradient import Gradient
+from dpmcmc.queries.gradient import Gradient, WeightedGradient
+from dpmcmc.queries.histogram import CoordinateHistogram, Histograms
 from dpmcmc.queries.lattice import Lattice
 from dpmcmc.queries.log_ratio import LogRatio
 from dpmcmc.queries.moments import Moments, ScoreMoments
@@ -18,12 +21,17 @@ from dpmcmc.queries.quantile import NormQuantile, Quantile
 from dpmcmc.queries.release import AnyRelease, NotPrivateRelease, Release, require_private
 
 __all__ = [
+    "Affine",
     "Answer",
     "AnyRelease",
     "BatchGradient",
     "ClipCount",
+    "CoordinateHistogram",
     "Cost",
+    "Curvature",
+    "FisherInformation",
     "Gradient",
+    "Histograms",
     "InvalidCount",
     "Kernel",
     "Lattice",
@@ -39,6 +47,7 @@ __all__ = [
     "Query",
     "Release",
     "ScoreMoments",
+    "WeightedGradient",
     "cost_of",
     "cost_of_answer",
     "require_private",

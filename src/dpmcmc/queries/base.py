@@ -6,19 +6,21 @@ the :class:`Kernel` that the curator hands it) and what is released. It never ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcmc.queries.coordinates import Affine
 from dpmcmc.queries.lattice import Lattice
 
 # total(query, theta, proposal, *public) -> the un-noised integers, which only the curator can compute
 Total = Callable[..., Any]
 
+Requirement = Literal["any", "regression", "logistic"]
 
 # One array of integers for each lattice of a query: chains × numbers.
 Noise = Sequence[jax.Array | NDArray[np.int64]]
@@ -54,20 +56,12 @@ class Answer(NamedTuple):
 class Kernel(Protocol):
     """What a query may do with one tile of records (B rows) for all chains at once. Implemented by the curator.
 
-    Queries in other coordinates θ = m + C z can be had by a kernel that wraps another one: scores become Cᵀ·score, and
-    clipping and noise then live in z.
+    Vectors and matrices are those of the question's coordinates: with θ = m + C z scores are Cᵀ·score and curvatures
+    Cᵀ·H·C, so that clipping and noise live in z. Arrays of several numbers a record are chains × numbers × B, float64.
     """
 
     def log_likelihood(self, tile: Any, theta: jax.Array) -> jax.Array:
         """Return chains × B."""
-        ...
-
-    def scores(self, tile: Any, theta: jax.Array) -> list[jax.Array]:
-        """Return gradients with respect to theta: d arrays of chains × B."""
-        ...
-
-    def gradient_sum(self, tile: Any, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
-        """Return the sum of the clipped integer gradients."""
         ...
 
     def ratio_sum(
@@ -76,14 +70,47 @@ class Kernel(Protocol):
         """Return the sum of the clipped integer log-ratios."""
         ...
 
-    def clipped(
-        self, tile: Any, compute: Callable[[], Sequence[jax.Array]], spacing: jax.Array, bound: jax.Array
-    ) -> list[jax.Array]:
-        """Clip vectors, given as d arrays of chains × B, to integers of norm at most ``bound``."""
+    def gradient_sum(self, tile: Any, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
+        """Return the sum of the clipped integer gradients."""
         ...
 
-    def magnitudes(self, tile: Any, theta: jax.Array, proposal: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """Return norms of the gradients, or |log-ratios| if there is a proposal, and which records count."""
+    def scores(self, tile: Any, theta: jax.Array) -> jax.Array:
+        """Return gradients: chains × d × B."""
+        ...
+
+    def score_sizes(self, tile: Any, theta: jax.Array) -> jax.Array:
+        """Return |gradients|, and -1 throughout for a record that does not count: chains × d × B."""
+        ...
+
+    def weighted_scores(self, tile: Any, theta: jax.Array, weight_bound: jax.Array) -> jax.Array:
+        """Return gradients, each times min(1, c/(largest norm that any outcome would give it)): chains × d × B."""
+        ...
+
+    def curvatures(self, tile: Any, theta: jax.Array) -> jax.Array:
+        """Return the upper triangles of minus the second derivatives, row by row: chains × d(d + 1)/2 × B."""
+        ...
+
+    def information_roots(
+        self, tile: Any, theta: jax.Array, majorise: jax.Array, weight_bound: jax.Array | None
+    ) -> jax.Array:
+        """Return one or two vectors whose outer products add up to the information: chains × (1 or 2)·d × B."""
+        ...
+
+    def clipped(
+        self,
+        tile: Any,
+        compute: Callable[[], jax.Array],
+        spacing: jax.Array,
+        bound: jax.Array,
+        weights: NDArray[np.float64] | None = None,
+    ) -> jax.Array:
+        """Clip vectors (chains × numbers × B) to integers of norm at most ``bound``; weights: of the squares."""
+        ...
+
+    def magnitudes(
+        self, tile: Any, theta: jax.Array, proposal: jax.Array | None, of: str
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return one number a record (chains × B; see :data:`~dpmcmc.queries.quantile.Magnitude`), and who counts."""
         ...
 
 
@@ -105,6 +132,25 @@ class Query:
         """Whether the question is about two parameter vectors."""
         return False
 
+    @property
+    def requires(self) -> Requirement:
+        """Which models can answer: any, the package's own regressions, or its logistic regression."""
+        return "any"
+
+    @property
+    def differentiates_twice(self) -> bool:
+        """Whether second derivatives are needed."""
+        return False
+
+    @property
+    def structure(self) -> Hashable:
+        """The settings that change the program of ``tile_sum``; all others are numbers in it."""
+        return ()
+
+    def width(self, dimension: int) -> int:
+        """Return how many numbers of a record are in memory at a time: a tile has fewer rows if these are many."""
+        return 1
+
     def lattice(self, num_records: int, dimension: int) -> Lattice:
         """Choose the integers of what is released first."""
         raise NotImplementedError
@@ -117,7 +163,7 @@ class Query:
         """Return the settings that compiled code takes as inputs: a tree of floats, or None."""
         return None
 
-    def public(self, theta: Any, proposal: Any, numbers: Any) -> Any:
+    def public(self, theta: Any, proposal: Any, numbers: Any, coordinates: Affine | None = None) -> Any:
         """Return the public numbers of one question, for each chain. Plain JAX."""
         return numbers
 
@@ -129,7 +175,8 @@ class Query:
     def tile_sum(self, kernel: Kernel) -> Callable[..., Any]:
         """Return the function ``(tile, theta, [proposal,] *public) -> integers`` that sums one tile.
 
-        Numbers come in as arguments, never from ``self``: what is compiled for one query serves all of its class.
+        Numbers come in as arguments, never from ``self``: what is compiled for one query serves all of its class that
+        have the same ``structure``.
         """
         raise NotImplementedError
 

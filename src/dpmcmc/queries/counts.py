@@ -14,13 +14,13 @@ from dpmcmc.checks import choice, convert_positive
 from dpmcmc.privacy.gaussian import gaussian_cost
 from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
-from dpmcmc.queries.quantile import Magnitude
+from dpmcmc.queries.quantile import MAGNITUDES, Magnitude, OfMagnitudes
 from dpmcmc.queries.release import noised
 
 
 @dataclass(frozen=True)
-class ClipCount(Query):
-    """Noisy number of records whose gradient norm (or |log-ratio|) exceeds a threshold. Sensitivity 1.
+class ClipCount(OfMagnitudes):
+    """Noisy number of records whose gradient norm (or another size) exceeds a threshold. Sensitivity 1.
 
     Parameters
     ----------
@@ -29,7 +29,8 @@ class ClipCount(Query):
     noise_sd
         Sd of the noise, in records. Cost μ = 1/(2·noise_sd²): nearly free at 500.
     of
-        "gradient" or "log_ratio" (then the question takes a proposal).
+        Of what: "gradient", "log_ratio" (then the question takes a proposal), "score_bound" or "curvature", see
+        :data:`~dpmcmc.queries.quantile.Magnitude`.
     """
 
     threshold: float
@@ -40,7 +41,7 @@ class ClipCount(Query):
 
     def __post_init__(self) -> None:
         convert_positive(self, "threshold", "noise_sd")
-        choice("of", self.of, ("gradient", "log_ratio"))
+        choice("of", self.of, MAGNITUDES)
 
     @property
     def mu(self) -> float:
@@ -52,16 +53,11 @@ class ClipCount(Query):
         bound = 2 ** lattice_bits(num_records, self.noise_sd)
         return Lattice(bound, float(bound), scaled_noise(1.0, bound, self.noise_sd), 1)
 
-    @property
-    def needs_proposal(self) -> bool:
-        """For log-ratios it is about two parameter vectors."""
-        return self.of == "log_ratio"
-
     def tile_sum(self, kernel: Kernel) -> Callable[..., Any]:
         """Count the records above the threshold."""
 
         def count(tile: Any, theta: jax.Array, *rest: jax.Array) -> jax.Array:
-            size, counts = kernel.magnitudes(tile, theta, rest[0] if self.needs_proposal else None)
+            size, counts = self.magnitudes(kernel, tile, theta, rest)
             return jnp.sum(counts & (size > rest[-1]), axis=-1)
 
         return count

@@ -15,6 +15,7 @@ from dpmcmc.checks import convert_positive
 from dpmcmc.errors import QueryError
 from dpmcmc.privacy.gaussian import gaussian_cost
 from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
+from dpmcmc.queries.coordinates import Affine
 from dpmcmc.queries.lattice import Lattice, chosen_bits, lattice_bits, scaled_noise
 from dpmcmc.queries.release import noised
 
@@ -51,7 +52,8 @@ class LogRatio(Query):
     ----------
     bound
         b, for the clip bound c(θ, θ') = b‖θ − θ'‖ of the paper; or any public function c(θ, θ') of two
-        parameter vectors, non-negative and symmetric (it is symmetrised: the larger of both orders counts).
+        parameter vectors, non-negative and symmetric (it is symmetrised: the larger of both orders counts). In
+        coordinates θ = m + C z a number means b‖C⁻¹(θ − θ')‖; a function stays one of θ.
     noise_multiplier
         τ: the noise has sd σ = 2τc and costs μ = 1/(2τ²), whatever the move. Give this or ``noise_sd``.
     noise_sd
@@ -122,10 +124,13 @@ class LogRatio(Query):
             mu=0.0 if self.mu is None else self.mu,
         )
 
-    def clip_bound(self, theta: jax.Array, proposal: jax.Array, clip: Any = None) -> jax.Array:
+    def clip_bound(
+        self, theta: jax.Array, proposal: jax.Array, clip: Any = None, coordinates: Affine | None = None
+    ) -> jax.Array:
         """c(θ, θ') for vectors or batches of vectors; ``clip`` stands in for the number b."""
         if not callable(self.bound):
-            return (self.bound if clip is None else clip) * jnp.linalg.norm(proposal - theta, axis=-1)
+            move = proposal - theta if coordinates is None else (proposal - theta) @ coordinates.inverse.T
+            return (self.bound if clip is None else clip) * jnp.linalg.norm(move, axis=-1)
         bound = self.bound
         for _ in range(theta.ndim - 1):
             bound = jax.vmap(bound)
@@ -136,12 +141,14 @@ class LogRatio(Query):
             )
         return jnp.where(clip >= 0.0, clip, jnp.nan)
 
-    def geometry(self, theta: jax.Array, proposal: jax.Array, numbers: RatioNumbers) -> RatioGeometry:
+    def geometry(
+        self, theta: jax.Array, proposal: jax.Array, numbers: RatioNumbers, coordinates: Affine | None = None
+    ) -> RatioGeometry:
         """Return γ, K, σ and μ for each pair of parameter vectors. Public, plain JAX, float64.
 
         A bound that is NaN or infinite (a diverged proposal) makes γ NaN, and so the released value: reject it.
         """
-        clip = self.clip_bound(theta, proposal, numbers.clip).astype(jnp.float64)
+        clip = self.clip_bound(theta, proposal, numbers.clip, coordinates).astype(jnp.float64)
         scale = numbers.scale
         if self.noise_sd is None:
             multiple = jnp.ceil(clip * (scale * scale / numbers.bound))
@@ -155,9 +162,9 @@ class LogRatio(Query):
         spacing = jnp.where(jnp.isfinite(clip), multiple / scale / scale, jnp.nan)
         return RatioGeometry(spacing, bound, multiple / scale, mu)
 
-    def public(self, theta: Any, proposal: Any, numbers: Any) -> RatioGeometry:
+    def public(self, theta: Any, proposal: Any, numbers: Any, coordinates: Affine | None = None) -> RatioGeometry:
         """γ, K, σ and μ of each chain's move."""
-        return self.geometry(jnp.asarray(theta), jnp.asarray(proposal), numbers)
+        return self.geometry(jnp.asarray(theta), jnp.asarray(proposal), numbers, coordinates)
 
     def cost(self, public: Any, num_chains: int) -> Fraction:
         """Add up the chains' costs, which follow the bound at constant σ."""

@@ -98,18 +98,18 @@ class ScoreMoments(Query):
         """Return those of the sum."""
         return self.sum_query.numbers(num_records, dimension)
 
+    def width(self, dimension: int) -> int:
+        """A vector of d numbers."""
+        return dimension
+
     def tile_sum(self, kernel: Kernel) -> Callable[..., Any]:
         """Sum the outer products of the clipped, centred scores."""
 
         def second_moment(
             tile: Any, theta: jax.Array, center: jax.Array, spacing: jax.Array, bound: jax.Array
         ) -> jax.Array:
-            def centred() -> list[jax.Array]:
-                scores = kernel.scores(tile, theta)
-                return [score.astype(jnp.float64) - center[:, j, None] for j, score in enumerate(scores)]
-
-            vectors = jnp.stack(kernel.clipped(tile, centred, spacing, bound), axis=1).astype(jnp.float64)
-            return jnp.einsum("cib,cjb->cij", vectors, vectors)
+            vectors = kernel.clipped(tile, lambda: kernel.scores(tile, theta) - center[:, :, None], spacing, bound)
+            return outer_products(vectors)
 
         return second_moment
 
@@ -127,6 +127,12 @@ class ScoreMoments(Query):
             Moments(first.noise_sd, np.broadcast_to(noise_sd, (chains, dimension, dimension))),
             np.full(chains, self.mu),
         )
+
+
+def outer_products(vectors: jax.Array) -> jax.Array:
+    """Σ over rows of uuᵀ, for integers u (chains × d × B): exact in float64, since |u_i u_j| ≤ ‖u‖² ≤ 2^40."""
+    whole = vectors.astype(jnp.float64)
+    return jnp.einsum("cib,cjb->cij", whole, whole)
 
 
 def add_symmetric(matrix: Any, on_diagonal: Any, above: Any) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -15,11 +15,20 @@ from numpy.typing import NDArray
 from dpmcmc.checks import choice, convert_positive
 from dpmcmc.errors import QueryError
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Requirement, Total
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
 from dpmcmc.queries.release import noised
 
-Magnitude = Literal["gradient", "log_ratio"]
+Magnitude = Literal["gradient", "log_ratio", "score_bound", "curvature"]
+"""What is compared with a grid or a threshold, for each record; in coordinates, of the vectors and matrices there.
+
+- "gradient": the norm of the gradient;
+- "log_ratio": |log-ratio| (then the question takes a proposal);
+- "score_bound": the largest norm that the gradient could have, whatever the outcome: max(p, 1 − p)·‖design row‖
+  (logistic regression only; of records that have a gradient);
+- "curvature": the Frobenius norm of minus the second derivatives.
+"""
+MAGNITUDES: tuple[Magnitude, ...] = ("gradient", "log_ratio", "score_bound", "curvature")
 
 
 class Quantile(NamedTuple):
@@ -30,9 +39,43 @@ class Quantile(NamedTuple):
     edges: Any
 
 
+class OfMagnitudes(Query):
+    """What queries of one number a record have in common: ``of`` says which."""
+
+    of: Magnitude
+
+    @property
+    def needs_proposal(self) -> bool:
+        """For log-ratios it is about two parameter vectors."""
+        return self.of == "log_ratio"
+
+    @property
+    def requires(self) -> Requirement:
+        """Only logistic regression has a bound that no outcome exceeds."""
+        return "logistic" if self.of == "score_bound" else "any"
+
+    @property
+    def differentiates_twice(self) -> bool:
+        """For curvatures."""
+        return self.of == "curvature"
+
+    @property
+    def structure(self) -> Hashable:
+        """What is computed of a record."""
+        return self.of
+
+    def width(self, dimension: int) -> int:
+        """A gradient, or one number."""
+        return 1 if self.of == "log_ratio" else dimension
+
+    def magnitudes(self, kernel: Kernel, tile: Any, theta: jax.Array, rest: Any) -> tuple[jax.Array, jax.Array]:
+        """Return one number a record, and who counts."""
+        return kernel.magnitudes(tile, theta, rest[0] if self.needs_proposal else None, self.of)
+
+
 @dataclass(frozen=True)
-class NormQuantile(Query):
-    """Quantile of the per-record norms of the gradient (or of |log-ratio|s), from a noisy log₂ histogram.
+class NormQuantile(OfMagnitudes):
+    """Quantile of the per-record norms of the gradient (or of another size), from a noisy log₂ histogram.
 
     One record moves one unit between two bins: sensitivity √2 for all counts together. The estimate is the
     upper edge of the bin in which the noisy cumulated count reaches the quantile. Take moderate quantiles
@@ -47,32 +90,27 @@ class NormQuantile(Query):
     lower_exponent, upper_exponent
         The grid runs from 2^lower_exponent to 2^upper_exponent; the first and last bin catch the rest.
     bins_per_octave
-        How many bins a factor of 2 is split into.
+        How many bins a factor of 2 is split into; 0.5 for bins of a factor of 4.
     of
-        "gradient" or "log_ratio" (then the question takes a proposal).
+        Of what: "gradient", "log_ratio" (then the question takes a proposal), "score_bound" or "curvature", see
+        :data:`Magnitude`.
     """
 
     quantile: float
     noise_multiplier: float
     lower_exponent: int = -16
     upper_exponent: int = 16
-    bins_per_octave: int = 1
+    bins_per_octave: float = 1
     of: Magnitude = "gradient"
     kind: ClassVar[str] = "quantile"
     sensitivity: ClassVar[float] = math.sqrt(2.0)
 
     def __post_init__(self) -> None:
-        convert_positive(self, "quantile", "noise_multiplier")
+        convert_positive(self, "quantile", "noise_multiplier", "bins_per_octave")
         if not self.quantile < 1.0:
             raise QueryError(f"quantile = {self.quantile!r} is not in (0, 1); 0.9 is a good choice")
-        if not self.lower_exponent < self.upper_exponent or self.bins_per_octave < 1:
-            raise QueryError(
-                f"the grid 2^{self.lower_exponent} to 2^{self.upper_exponent} with {self.bins_per_octave} bins per "
-                "octave is empty; lower_exponent must be below upper_exponent and bins_per_octave at least 1"
-            )
-        if max(abs(self.lower_exponent), abs(self.upper_exponent)) > 300:
-            raise QueryError("lower_exponent and upper_exponent must lie within ±300")
-        choice("of", self.of, ("gradient", "log_ratio"))
+        check_grid(self.lower_exponent, self.upper_exponent)
+        choice("of", self.of, MAGNITUDES)
 
     @property
     def mu(self) -> float:
@@ -82,8 +120,7 @@ class NormQuantile(Query):
     @property
     def edges(self) -> list[float]:
         """Inner edges of the bins; there is one more bin than edges."""
-        steps = (self.upper_exponent - self.lower_exponent) * self.bins_per_octave
-        return [2.0 ** (self.lower_exponent + j / self.bins_per_octave) for j in range(steps + 1)]
+        return grid_edges(self.lower_exponent, self.upper_exponent, self.bins_per_octave)
 
     def lattice(self, num_records: int, dimension: int) -> Lattice:
         """Choose the integers: a record adds K to its bin."""
@@ -91,16 +128,11 @@ class NormQuantile(Query):
         scale = scaled_noise(self.sensitivity, bound, self.noise_multiplier)
         return Lattice(bound, self.sensitivity * bound, scale, len(self.edges) + 1)
 
-    @property
-    def needs_proposal(self) -> bool:
-        """For log-ratios it is about two parameter vectors."""
-        return self.of == "log_ratio"
-
     def tile_sum(self, kernel: Kernel) -> Callable[..., Any]:
         """Count the records of each bin."""
 
         def histogram(tile: Any, theta: jax.Array, *rest: jax.Array) -> jax.Array:
-            size, counts = kernel.magnitudes(tile, theta, rest[0] if self.needs_proposal else None)
+            size, counts = self.magnitudes(kernel, tile, theta, rest)
             position = jnp.sum(size[..., None] >= rest[-1], axis=-1)
             bins = position[..., None] == jnp.arange(rest[-1].size + 1)
             return jnp.sum(jnp.where(counts[..., None], bins, False), axis=-2)
@@ -118,6 +150,23 @@ class NormQuantile(Query):
         value = Quantile(estimate, histogram, np.broadcast_to(edges, (chains, len(edges))))
         sd = np.full(chains, lattice.noise_scale / lattice.bound)
         return Answer(value, sd, np.full(chains, self.mu))
+
+
+def check_grid(lower_exponent: int, upper_exponent: int) -> None:
+    """Refuse a grid that is empty, or that floats cannot hold."""
+    for name, value in (("lower_exponent", lower_exponent), ("upper_exponent", upper_exponent)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or abs(value) > 300:
+            raise QueryError(f"{name} = {value!r} must be a whole number within ±300")
+    if not lower_exponent < upper_exponent:
+        raise QueryError(
+            f"the grid 2^{lower_exponent} to 2^{upper_exponent} is empty; lower_exponent must be below upper_exponent"
+        )
+
+
+def grid_edges(lower_exponent: int, upper_exponent: int, bins_per_octave: float) -> list[float]:
+    """Return 2^lower_exponent, …, in equal factors, up to 2^upper_exponent or the first edge beyond it."""
+    steps = math.ceil((upper_exponent - lower_exponent) * bins_per_octave - 1e-9)
+    return [2.0 ** (lower_exponent + j / bins_per_octave) for j in range(steps + 1)]
 
 
 def read_quantile(histogram: NDArray[Any], edges: NDArray[Any], target: float) -> NDArray[Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpmcmc.curator.kernels.autodiff import AutodiffKernel, trace
+from dpmcmc.curator.kernels.autodiff import AutodiffKernel, trace, trace_curvature
 from dpmcmc.curator.kernels.base import TileKernel, join
 from dpmcmc.curator.kernels.regression import RegressionKernel
+from dpmcmc.curator.kernels.view import RegressionView, View
 from dpmcmc.models import (
     Banana,
     GaussianMean,
@@ -23,11 +24,14 @@ __all__ = [
     "AutodiffKernel",
     "RegressionKernel",
     "TileKernel",
+    "View",
     "has_closed_form",
     "is_own",
     "join",
     "make_kernel",
     "trace",
+    "trace_curvature",
+    "view_of",
 ]
 
 _FAMILIES = (LinearRegression, LogisticRegression, PoissonRegression, NegativeBinomialRegression)
@@ -54,3 +58,8 @@ def make_kernel(model: Model, records: Any, traced: allowed.Traced | None = None
         assert isinstance(model, RegressionModel)
         return RegressionKernel(model, records)
     return AutodiffKernel(model, records, traced)
+
+
+def view_of(kernel: TileKernel, matrix: Any = None) -> View:
+    """Return what a query is handed, in coordinates if there is a matrix C."""
+    return RegressionView(kernel, matrix) if isinstance(kernel, RegressionKernel) else View(kernel, matrix)

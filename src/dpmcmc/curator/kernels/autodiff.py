@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 from jax.extend import core
 from numpy.typing import NDArray
 
+from dpmcmc.curator import integers
 from dpmcmc.curator.integers import (
     CONTRIBUTION_BITS,
     add_integers,
@@ -50,6 +52,16 @@ class AutodiffKernel(TileKernel):
         if self._unpacked_gradient is not None and self._unpacked_value is not None:
             self._stages = (_compiled_stage(self._unpacked_gradient), _compiled_stage(self._unpacked_value))
 
+        self._curvature: Callable[[jax.Array, Any], jax.Array] | None = None
+
+    def with_curvature(self, closed: Any) -> AutodiffKernel:
+        """Return a kernel that knows the second derivatives too, traced and checked. It maps rows, unpacking none."""
+        kernel = copy(self)
+        kernel._curvature = _as_function(closed)
+        kernel._unpacked_value = kernel._unpacked_gradient = kernel._stages = None
+        kernel.stores_tiles = True
+        return kernel
+
     def prepare(self, records: Any) -> dict[str, Stages]:
         """Run the record's stage of the unpacked programs: a column for each number that it hands on."""
         if self._stages is None:
@@ -58,7 +70,7 @@ class AutodiffKernel(TileKernel):
 
     def needs(self, records: Tile, gradient: bool) -> Tile:
         """Take the prepared columns if there are any, else the rows."""
-        if records.stages is None:
+        if records.stages is None or self._stages is None:
             return Tile(records.real, rows=records.rows)
         return Tile(records.real, staged=records.stages.for_gradient if gradient else records.stages.for_value)
 
@@ -108,11 +120,17 @@ class AutodiffKernel(TileKernel):
         values = jax.vmap(over_rows, in_axes=(0, None))(theta, tile.rows).astype(self.precision)
         return [values[..., j] for j in range(self.dimension)]
 
+    def curvatures(self, tile: Tile, theta: jax.Array) -> jax.Array:
+        """Map minus the second derivatives: chains × d × d × B."""
+        assert self._curvature is not None
+        over_rows = jax.vmap(self._curvature, in_axes=(None, 0), out_axes=-1)
+        return jax.vmap(over_rows, in_axes=(0, None))(theta.astype(self.precision), tile.rows)
+
     def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
         """Clip, round, add."""
         spacing, limit, bits, unit = self._lattice(spacing, bound)
-        integers = self.clipped(tile, lambda: self.scores(tile, theta), spacing, limit)
-        return [total * unit for total in add_integers(integers, bits)]
+        vectors = integers.clip_to_lattice(lambda: self.scores(tile, theta), spacing, limit, tile)
+        return [total * unit for total in add_integers(vectors, bits)]
 
     def _lattice(self, spacing: jax.Array, bound: jax.Array) -> tuple[jax.Array, jax.Array, int, jax.Array]:
         """Return γ and K of the multiples that a record contributes, bits of K, and how many lattice steps they are."""
@@ -131,16 +149,21 @@ class AutodiffKernel(TileKernel):
         per_step = jnp.where(tile.real, 1.0 / step, 0.0)  # padding counts for nothing
         scaled = [score * per_step for score in self.scores(tile, theta)]
         room = limit * (1.0 - margin(len(scaled), self.precision)) - 0.5 * len(scaled) ** 0.5
-        integers = [integer_of(to_whole(coordinate)) for coordinate in scaled]
+        whole = [integer_of(to_whole(coordinate)) for coordinate in scaled]
         # Not the other way round: a comparison with NaN is false.
-        clipped = jnp.where(sum_of_squares(scaled) <= room * room, 0, 1).astype(integers[0].dtype)
-        *totals, clipped = add_integers([*integers, clipped], bits)
+        clipped = jnp.where(sum_of_squares(scaled) <= room * room, 0, 1).astype(whole[0].dtype)
+        *totals, clipped = add_integers([*whole, clipped], bits)
         return [*(total * unit for total in totals), clipped]
 
 
 def trace(model: Model, records: Any) -> allowed.Traced:
     """Trace and check a model's log-likelihood and its gradient, in the precision that these records ask for."""
     return allowed.trace_likelihood(model.unconstrained_log_likelihood, *_arguments_of(model, records))
+
+
+def trace_curvature(model: Model, records: Any) -> Any:
+    """Trace and check minus the second derivatives of a model's log-likelihood, likewise."""
+    return allowed.trace_curvature(model.unconstrained_log_likelihood, *_arguments_of(model, records))
 
 
 def _arguments_of(model: Model, records: Any) -> tuple[jax.ShapeDtypeStruct, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from dpmcmc.models import Model
 
 
 class TileKernel(ABC):
-    """Evaluates a model on a tile: theta is chains × d, a tile has B rows. See :class:`dpmcmc.queries.Kernel`.
+    """Evaluates a model on a tile: theta is chains × d, a tile has B rows. Queries see it through a :class:`View`.
 
     Attributes
     ----------
@@ -66,12 +65,6 @@ class TileKernel(ABC):
         Parts are added up one by one: joined too early, the compiler would compute them all again for each.
         """
 
-    def clipped(
-        self, tile: Tile, compute: Callable[[], Sequence[jax.Array]], spacing: jax.Array, bound: jax.Array
-    ) -> list[jax.Array]:
-        """Clip vectors to integers of norm at most ``bound``."""
-        return integers.clip_to_lattice(compute, spacing, bound, tile)
-
     def log_ratios(self, tile: Tile, theta: jax.Array, proposal: jax.Array) -> jax.Array:
         """Return log p(x | proposal) − log p(x | theta), chains × B: both ends in one evaluation."""
         both = self.log_likelihood(tile, jnp.concatenate([proposal, theta]))
@@ -82,19 +75,6 @@ class TileKernel(ABC):
     ) -> jax.Array:
         """Return the sum of the clipped integer log-ratios."""
         return integers.ratio_sum(self.log_ratios(tile, theta, proposal), spacing, bound, tile.real)
-
-    def magnitudes(self, tile: Tile, theta: jax.Array, proposal: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """Per-record norms (chains × B) of the gradient, or |log-ratio| if there is a proposal, and who counts."""
-        if proposal is None:
-            scores = [score.astype(jnp.float64) for score in self.scores(tile, theta)]
-            largest = jnp.abs(scores[0])
-            for score in scores[1:]:
-                largest = jnp.maximum(largest, jnp.abs(score))
-            safe = jnp.where(largest > 0.0, largest, 1.0)
-            norm = largest * jnp.sqrt(integers.sum_of_squares([score / safe for score in scores]))
-            return norm, integers.all_finite(scores) & tile.real
-        ratio = self.log_ratios(tile, theta, proposal).astype(jnp.float64)
-        return jnp.abs(ratio), jnp.isfinite(ratio) & tile.real
 
 
 def arithmetic_of(model: Model, records: Any) -> Any:

@@ -119,15 +119,43 @@ class RegressionKernel(TileKernel):
 
     def log_likelihood(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """Evaluate the family's log-likelihood at the linear predictor."""
-        # Of the class: an attribute of the instance could be any function, and would be handed a whole tile.
-        return self.family.log_likelihood_at(None, *self._predict(tile, theta)).astype(self.precision)
+        return self.at("log_likelihood_at", tile, theta).astype(self.precision)
 
-    def _residuals(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        return self.family.score_at(None, *self._predict(tile, theta))
+    def at(self, name: str, tile: Tile, theta: jax.Array) -> Any:
+        """Return what a method of the family says of the tile (``score_at``, say): arrays of chains × B, or None."""
+        # Of the class: an attribute of the instance could be any function, and would be handed a whole tile.
+        return getattr(self.family, name)(None, *self._predict(tile, theta))
+
+    def sure(self, tile: Tile, theta: jax.Array) -> jax.Array:
+        """max(p, 1 − p) of a logistic regression, chains × B."""
+        eta, _, _ = self._predict(tile, theta)
+        return jax.nn.sigmoid(jnp.abs(eta))
+
+    def design(self, tile: Tile, matrix: jax.Array | None) -> jax.Array:
+        """Return the design rows Cᵀw as columns, d × B, float64: one matrix product a tile. No matrix: C = I."""
+        features, group = tile.rows["X"].astype(jnp.float64), tile.rows.get("group")
+        start, stop = int(self.intercept), int(self.intercept) + self.num_features
+        if matrix is None:
+            parts = [jnp.ones((start, len(features))), features.T]
+            if self.num_groups:
+                parts.append(jax.nn.one_hot(group, self.num_groups, axis=0))
+            return jnp.concatenate([*parts, jnp.zeros((self.dimension - self.linear_size, len(features)))])
+        columns = jnp.einsum("pi,bp->ib", matrix[start:stop], features, precision="highest")
+        if self.intercept:
+            columns = columns + matrix[0][:, None]
+        if self.num_groups:
+            columns = columns + matrix[stop + jnp.clip(group, 0, self.num_groups - 1)].T
+        return columns
+
+    def extra_direction(self, matrix: jax.Array | None) -> jax.Array | None:
+        """Return Cᵀe of the direction e of the extra parameter, if there is one."""
+        if not self.extra_size:
+            return None
+        return jnp.zeros(self.dimension).at[self.linear_size].set(1.0) if matrix is None else matrix[self.linear_size]
 
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Closed-form scores, materialised: for the rare queries that need them."""
-        residual, extra = self._residuals(tile, theta)
+        residual, extra = self.at("score_at", tile, theta)
         rows = tile.rows
         parts = [residual] if self.intercept else []
         parts += [residual * rows["X"][:, j].astype(residual.dtype) for j in range(self.num_features)]
@@ -140,7 +168,7 @@ class RegressionKernel(TileKernel):
         """Integer coefficients by the closed form, then one matrix product."""
         assert tile.design is not None
         assert tile.grid is not None
-        residual, extra = self._residuals(tile, theta)
+        residual, extra = self.at("score_at", tile, theta)
         precision = residual.dtype.name
         largest = _HUGE[precision]
         # In units of 2^20 lattice steps, so that float32 can square them.
