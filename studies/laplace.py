@@ -121,7 +121,7 @@ class ReferenceCell:
 
 def make_sampler() -> Any:
     """Return the sampler with its defaults: the study is about what nobody had to tune."""
-    return dpmcmc.DPLaplace()  # type: ignore[attr-defined]
+    return dpmcmc.DPLaplace()
 
 
 # ------------------------------------------------------------------------------------------------------- run

@@ -17,6 +17,7 @@ __all__ = [
     "RWMH",
     "Budget",
     "Curator",
+    "DPLaplace",
     "DPPenalty",
     "Model",
     "Parameter",
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from dpmcmc.models import Model, Parameter, from_numpyro
     from dpmcmc.privacy import Budget
     from dpmcmc.results import Posterior
-    from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPPenalty
+    from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty
 else:
     # JAX, NumPyro and dp-accounting take seconds to load, so a name is imported when it is first used (PEP 562).
     _HOME_OF = {
@@ -58,6 +59,7 @@ else:
         "DPSGNHT": "samplers",
         "HMC": "samplers",
         "RWMH": "samplers",
+        "DPLaplace": "samplers",
         "DPPenalty": "samplers",
     }
 

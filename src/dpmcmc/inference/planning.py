@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpmcmc import checks
-from dpmcmc.errors import BudgetExceededError, ModelError, QueryError
+from dpmcmc.errors import BudgetExceededError, ModelError, QueryError, RunError
 from dpmcmc.inference.laplace_plan import delta_notes
 from dpmcmc.privacy import Budget, PrivacyStatement, StepBudget, smallest_noise_multiplier
 from dpmcmc.privacy.exact import check_number, rounded_down, rounded_up
 from dpmcmc.privacy.gaussian import check_delta
 from dpmcmc.queries import BatchGradient, Cost, Gradient, InvalidCount, Queries, cost_of, cost_of_answer
-from dpmcmc.samplers import DPHMC, SAMPLERS, DPPenalty, Sampler
+from dpmcmc.results.diagnostics import RecordCheck
+from dpmcmc.samplers import DPHMC, SAMPLERS, DPLaplace, DPPenalty, Sampler
 
 # The record check: its noise, in records relative to n, is no finer than is useful, and its price is a small share.
 _CHECK_NOISE_SHARE = 0.005
@@ -351,8 +352,8 @@ def _notes(sampler: Sampler, num_records: int, delta: float, acceptance: float |
 
 def check_sampler(sampler: Any) -> None:
     """Accept this package's samplers only, and no subclass: others have not been held to what they declare."""
-    if type(sampler) not in SAMPLERS:
-        names = ", ".join(f"{known.__name__}(...)" for known in SAMPLERS)
+    if type(sampler) not in (*SAMPLERS, DPLaplace):
+        names = ", ".join(f"{known.__name__}(...)" for known in (DPLaplace, *SAMPLERS))
         raise QueryError(f"sampler must be one of {names}, got {type(sampler).__name__}")
 
 
@@ -500,3 +501,12 @@ def make_statement(
     if interrupted or steps_fixed is None:
         return statement
     return replace(statement, epsilon=min(epsilon, statement.recomputed_epsilon()))
+
+
+def refuse_useless(check: RecordCheck | None) -> None:
+    """Stop where most records are no use, for certain: no posterior of the rest is worth a budget."""
+    if check is not None and check.estimate - 6.0 * check.noise_sd > 0.5 * check.num_records:
+        raise RunError(
+            f"about {check.share:.0%} of the records count as nothing: their values are missing, infinite, text, or "
+            "impossible for the model; check the columns and their coding"
+        )

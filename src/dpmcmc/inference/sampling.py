@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,8 +23,8 @@ from dpmcmc.curator import (
 )
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.data import open_source
-from dpmcmc.errors import DPMCMCError, DPMCMCWarning, QueryError, RunError
-from dpmcmc.inference import planning
+from dpmcmc.errors import DPMCMCWarning, QueryError, RunError
+from dpmcmc.inference import laplace, planning
 from dpmcmc.inference.blocks import (
     Program,
     Shape,
@@ -35,19 +32,20 @@ from dpmcmc.inference.blocks import (
     compile_run,
     starting_points,
 )
+from dpmcmc.inference.endings import reason_of, undisturbed
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.models import Model
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
-from dpmcmc.samplers import Sampler
+from dpmcmc.samplers import DPLaplace, Sampler
 
 
 def sample(
     model: Model,
     data: Any,
     *,
-    sampler: Sampler,
+    sampler: Sampler | DPLaplace,
     epsilon: float | None = None,
     delta: float | None = None,
     num_chains: int = 4,
@@ -70,19 +68,21 @@ def sample(
         The records, one row per person; or a :class:`dpmcmc.data.ParquetRecords`, for a file larger than memory. If
         the whole table is float32, so is the arithmetic (see the page on speed and scale in the docs).
     sampler
-        Settings: ``DPHMC(...)``, ``DPPenalty(...)``, ``DPSGLD(...)``, ``DPSGNHT(...)``; or, on data that are not
-        secret, ``HMC(...)`` or ``RWMH(...)``, which take no budget.
+        ``DPLaplace()``, which needs no settings; ``DPHMC(...)``, ``DPPenalty(...)``, ``DPSGLD(...)``,
+        ``DPSGNHT(...)``; or, on data that are not secret, ``HMC(...)`` or ``RWMH(...)``, which take no budget.
     epsilon, delta
         The privacy budget of all that is returned. It decides the number of steps (see :func:`dpmcmc.plan`).
     num_chains
         Number of chains; they share the budget.
     num_steps
-        Steps of each chain; may only lower what the budget allows. Required for HMC and RWMH.
+        Steps of each chain; may only lower what the budget allows. Required for HMC and RWMH. For DPLaplace: draws of
+        each chain (1000), which are free.
     num_warmup
         How many of each chain's draws (after thinning) to set apart as warm-up. Default: the first half.
     init
         Starting points: None draws them from the prior; else an array of chains × unconstrained parameters, or a dict
-        of constrained values with a leading axis of chains. They must not be taken from the data.
+        of constrained values with a leading axis of chains. For DPLaplace: None for the prior's centre, one
+        unconstrained vector, or a dict of constrained values. They must not be taken from the data.
     thin
         Keep every ``thin``-th draw.
     progress
@@ -124,6 +124,65 @@ def sample(
     num_chains, thin = checks.count("num_chains", num_chains), checks.count("thin", thin)
     if num_steps is not None:
         num_steps = checks.count("num_steps", num_steps)
+    if isinstance(sampler, DPLaplace):
+        posterior, texts = laplace.draw(
+            model,
+            data,
+            epsilon=epsilon,
+            delta=delta,
+            num_chains=num_chains,
+            num_draws=num_steps,
+            num_warmup=num_warmup,
+            thin=thin,
+            init=init,
+            progress=progress,
+            seed=seed,
+            devices=devices,
+            check_records=check_records,
+        )
+    else:
+        posterior, texts = _sample_by_steps(
+            model,
+            data,
+            sampler,
+            epsilon,
+            delta,
+            num_chains,
+            num_steps,
+            num_warmup,
+            thin,
+            init,
+            progress,
+            seed,
+            devices,
+            check_records,
+        )
+    for text in texts:
+        try:
+            warnings.warn(text, DPMCMCWarning, stacklevel=2)
+        except DPMCMCWarning as error:  # who makes errors of warnings gets the draws with them: they are paid for
+            error.posterior = posterior
+            raise
+    return posterior
+
+
+def _sample_by_steps(
+    model: Model,
+    data: Any,
+    sampler: Sampler,
+    epsilon: float | None,
+    delta: float | None,
+    num_chains: int,
+    num_steps: int | None,
+    num_warmup: int | None,
+    thin: int,
+    init: Any,
+    progress: bool,
+    seed: int | None,
+    devices: int | Sequence[jax.Device] | None,
+    check_records: bool,
+) -> tuple[Posterior, tuple[str, ...]]:
+    """Run a sampler that takes steps; return what it gave, and what there is to say about that."""
     with exact_arithmetic():
         try:
             run = _prepare(
@@ -133,16 +192,9 @@ def sample(
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted before the first step; nothing was spent") from None
         outcome = _run_blocks(run, progress)
-        with _undisturbed():
+        with undisturbed():
             posterior = _collect(run, outcome, warmup, None if num_steps is None else run.num_steps, epsilon, delta)
-            texts = (*outcome.notes, *posterior.warnings)
-    for text in texts:
-        try:
-            warnings.warn(text, DPMCMCWarning, stacklevel=2)
-        except DPMCMCWarning as error:  # who makes errors of warnings gets the draws with them: they are paid for
-            error.posterior = posterior
-            raise
-    return posterior
+            return posterior, (*outcome.notes, *posterior.warnings)
 
 
 class _Run(NamedTuple):
@@ -274,19 +326,6 @@ def _number_of_warmup(num_warmup: int | None, num_draws: int) -> int:
     return int(num_warmup)
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let Ctrl-C wait while paid draws are put together. (Only the main thread has a say in that.)"""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _check_records(run: _Run) -> RecordCheck | None:
     """Release how many records count as nothing at the first starting point."""
     if run.funds is None or run.funds.record_check is None or run.funds.check is None:
@@ -295,15 +334,6 @@ def _check_records(run: _Run) -> RecordCheck | None:
     return RecordCheck(
         estimate=float(release.value), noise_sd=float(release.noise_sd), num_records=run.curator.num_records
     )
-
-
-def _refuse_useless(check: RecordCheck | None) -> None:
-    """Stop where most records are no use, for certain: no posterior of the rest is worth a budget."""
-    if check is not None and check.estimate - 6.0 * check.noise_sd > 0.5 * check.num_records:
-        raise RunError(
-            f"about {check.share:.0%} of the records count as nothing: their values are missing, infinite, text, or "
-            "impossible for the model; check the columns and their coding"
-        )
 
 
 def _run_blocks(run: _Run, progress: bool) -> _Outcome:
@@ -318,7 +348,7 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
     try:
         with progress_bar(progress, run.sampler.name, run.num_steps) as report:
             record_check = _check_records(run)
-            _refuse_useless(record_check)
+            planning.refuse_useless(record_check)
             state = run.program.start(run.inputs, run.keys[0], run.theta, curator.pay(run.start_order))
             for block, order in enumerate(orders[:-1]):
                 assert order is not None
@@ -335,7 +365,7 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
     except KeyboardInterrupt:
         stopped = "it was interrupted"
     except Exception as error:
-        stopped = _reason(error)
+        stopped = reason_of(error)
     finally:
         curator.stop_drawing()
     if stopped is None:
@@ -351,15 +381,6 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
         f"returned, marked incomplete; {_what_is_spent(run, charged)}"
     )
     return _Outcome(done, charged, record_check, True, [note])
-
-
-def _reason(error: Exception) -> str:
-    """Say what happened, in words that cannot hold a value of a record."""
-    if isinstance(error, DPMCMCError):
-        return f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return "there was not enough memory"
-    return f"of an error of type {type(error).__name__}"
 
 
 def _what_is_spent(run: _Run, charged: int) -> str:

@@ -73,6 +73,8 @@ class RegressionModel(Model):
 
     extra_name: ClassVar[str | None] = None
     """Name of the family's positive parameter, which is exp of its unconstrained coordinate."""
+    quadratic: ClassVar[bool] = False
+    """Whether the log-likelihood is quadratic in η, so that a Newton step in it needs no trust region."""
 
     def __init__(
         self,
@@ -376,6 +378,7 @@ class LinearRegression(RegressionModel):
     """
 
     extra_name = "noise_scale"
+    quadratic = True
 
     def log_likelihood_at(self, eta: Any, y: Any, extra: Any = None) -> jax.Array:
         """Elementwise log N(y; η, σ²); see the class for the formula and the base class for arguments."""

@@ -83,6 +83,12 @@ class _Filter:
         return rounded_up(self._spent)
 
     @property
+    def spent_exactly(self) -> Fraction:
+        """The cost spent so far."""
+        with self._lock:
+            return self._spent
+
+    @property
     def left(self) -> float:
         """What can still be spent, rounded down: ``spend(budget.left)`` fits."""
         with self._lock:

@@ -96,6 +96,12 @@ class Kernel(Protocol):
         """Return one or two vectors whose outer products add up to the information: chains × (1 or 2)·d × B."""
         ...
 
+    def information_sizes(
+        self, tile: Any, theta: jax.Array, majorise: jax.Array, weight_bound: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return the norms of all of a record's ``information_roots`` together (chains × B), and who counts."""
+        ...
+
     def clipped(
         self,
         tile: Any,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.checks import choice, convert_positive
+from dpmcmc.errors import QueryError
 from dpmcmc.privacy.gaussian import gaussian_cost
-from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Total
+from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Requirement, Total
+from dpmcmc.queries.curvature import check_majorise
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
 from dpmcmc.queries.quantile import MAGNITUDES, Magnitude, OfMagnitudes
 from dpmcmc.queries.release import noised
@@ -29,24 +31,43 @@ class ClipCount(OfMagnitudes):
     noise_sd
         Sd of the noise, in records. Cost μ = 1/(2·noise_sd²): nearly free at 500.
     of
-        Of what: "gradient", "log_ratio" (then the question takes a proposal), "score_bound" or "curvature", see
-        :data:`~dpmcmc.queries.quantile.Magnitude`.
+        Of what: "gradient", "log_ratio" (then the question takes a proposal), "score_bound", "curvature" or
+        "information", see :data:`~dpmcmc.queries.quantile.Magnitude`.
+    majorise, weight_bound
+        For "information": as in :class:`~dpmcmc.queries.FisherInformation`.
     """
 
     threshold: float
     noise_sd: float
     of: Magnitude = "gradient"
+    majorise: float = 0.0
+    weight_bound: float | None = None
     kind: ClassVar[str] = "clip_count"
     sensitivity: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
-        convert_positive(self, "threshold", "noise_sd")
+        convert_positive(self, "threshold", "noise_sd", "weight_bound")
         choice("of", self.of, MAGNITUDES)
+        check_majorise(self)
+        if self.of != "information" and (self.majorise or self.weight_bound is not None):
+            raise QueryError('majorise and weight_bound belong to counts of "information"; leave them out')
 
     @property
     def mu(self) -> float:
         """Cost of one release, rounded up."""
         return gaussian_cost(self.noise_sd)
+
+    @property
+    def requires(self) -> Requirement:
+        """Regressions have an information; its weights, and a bound that no outcome exceeds, only logistic ones."""
+        if self.of == "information":
+            return "regression" if self.weight_bound is None else "logistic"
+        return super().requires
+
+    @property
+    def structure(self) -> Hashable:
+        """What is computed of a record."""
+        return self.of, self.weight_bound is None
 
     def lattice(self, num_records: int, dimension: int) -> Lattice:
         """Choose the integers: a record above the threshold adds K."""
@@ -57,16 +78,20 @@ class ClipCount(OfMagnitudes):
         """Count the records above the threshold."""
 
         def count(tile: Any, theta: jax.Array, *rest: jax.Array) -> jax.Array:
-            size, counts = self.magnitudes(kernel, tile, theta, rest)
+            if self.of == "information":
+                weight_bound = rest[1] if len(rest) > 2 else None
+                size, counts = kernel.information_sizes(tile, theta, rest[0], weight_bound)
+            else:
+                size, counts = self.magnitudes(kernel, tile, theta, rest)
             return jnp.sum(counts & (size > rest[-1]), axis=-1)
 
         return count
 
     def release(self, total: Total, question: Question, noise: Noise) -> Answer:
         """Count plus noise."""
-        return _noised_count(
-            self, total(self, question.theta, question.proposal, self.threshold), noise, question.num_records
-        )
+        numbers = [number for number in (self.majorise, self.weight_bound) if number is not None]
+        public = [*(numbers if self.of == "information" else []), self.threshold]
+        return _noised_count(self, total(self, question.theta, question.proposal, *public), noise, question.num_records)
 
 
 @dataclass(frozen=True)

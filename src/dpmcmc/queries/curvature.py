@@ -135,7 +135,8 @@ class FisherInformation(SymmetricMatrix):
     noise_multiplier
         τ. Cost μ = 1/(2τ²) for each chain.
     majorise
-        f: v is at least f·|∂ℓ/∂η|, and v_e at least f·|∂ℓ/∂s|: a trust region, for steps from far away.
+        f: v is at least f·|∂ℓ/∂η| (but for a linear regression, whose likelihood is quadratic in η), and v_e at least
+        f·|∂ℓ/∂s|: a trust region, for steps from far away.
     weight_bound
         c, for logistic regression: v is multiplied by the weights of :class:`WeightedGradient`,
         min(1, c/(max(p, 1 − p)·‖w‖)).
@@ -149,10 +150,7 @@ class FisherInformation(SymmetricMatrix):
 
     def __post_init__(self) -> None:
         convert_positive(self, "l2_clip_norm", "noise_multiplier", "weight_bound")
-        factor = self.majorise
-        if isinstance(factor, bool) or not isinstance(factor, int | float | np.number) or not 0 <= factor < math.inf:
-            raise QueryError(f"majorise = {factor!r} must be a finite number of at least 0; 1/3 is a good choice")
-        object.__setattr__(self, "majorise", float(factor))
+        check_majorise(self)
 
     @property
     def requires(self) -> Requirement:
@@ -210,3 +208,11 @@ class FisherInformation(SymmetricMatrix):
         weights = () if self.weight_bound is None else (self.weight_bound,)
         matrix = total(self, question.theta, None, spacing, bound, self.majorise, *weights)
         return self.release_matrix(matrix, spacing**2, question, noise)
+
+
+def check_majorise(query: Any) -> None:
+    """Turn ``majorise`` into a float, or refuse it."""
+    factor = query.majorise
+    if isinstance(factor, bool) or not isinstance(factor, int | float | np.number) or not 0 <= factor < math.inf:
+        raise QueryError(f"majorise = {factor!r} must be a finite number of at least 0; 1/3 is a good choice")
+    object.__setattr__(query, "majorise", float(factor))

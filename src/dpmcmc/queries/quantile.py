@@ -19,16 +19,18 @@ from dpmcmc.queries.base import Answer, Kernel, Noise, Query, Question, Requirem
 from dpmcmc.queries.lattice import Lattice, lattice_bits, scaled_noise
 from dpmcmc.queries.release import noised
 
-Magnitude = Literal["gradient", "log_ratio", "score_bound", "curvature"]
+Magnitude = Literal["gradient", "log_ratio", "score_bound", "curvature", "information"]
 """What is compared with a grid or a threshold, for each record; in coordinates, of the vectors and matrices there.
 
 - "gradient": the norm of the gradient;
 - "log_ratio": |log-ratio| (then the question takes a proposal);
 - "score_bound": the largest norm that the gradient could have, whatever the outcome: max(p, 1 − p)·‖design row‖
   (logistic regression only; of records that have a gradient);
-- "curvature": the Frobenius norm of minus the second derivatives.
+- "curvature": the Frobenius norm of minus the second derivatives;
+- "information": the root of the information's trace, which :class:`~dpmcmc.queries.FisherInformation` clips
+  (regressions only, and counts only).
 """
-MAGNITUDES: tuple[Magnitude, ...] = ("gradient", "log_ratio", "score_bound", "curvature")
+MAGNITUDES: tuple[Magnitude, ...] = ("gradient", "log_ratio", "score_bound", "curvature", "information")
 
 
 class Quantile(NamedTuple):
@@ -110,7 +112,7 @@ class NormQuantile(OfMagnitudes):
         if not self.quantile < 1.0:
             raise QueryError(f"quantile = {self.quantile!r} is not in (0, 1); 0.9 is a good choice")
         check_grid(self.lower_exponent, self.upper_exponent)
-        choice("of", self.of, MAGNITUDES)
+        choice("of", self.of, MAGNITUDES[:-1])
 
     @property
     def mu(self) -> float:

@@ -2,6 +2,7 @@
 
 from dpmcmc.samplers.base import Kernel, Sampler
 from dpmcmc.samplers.dp_hmc import DPHMC
+from dpmcmc.samplers.dp_laplace import DPLaplace
 from dpmcmc.samplers.dp_penalty import DPPenalty
 from dpmcmc.samplers.dp_sgld import DPSGLD
 from dpmcmc.samplers.dp_sgnht import DPSGNHT
@@ -19,6 +20,7 @@ __all__ = [
     "HMC",
     "RWMH",
     "SAMPLERS",
+    "DPLaplace",
     "DPPenalty",
     "Kernel",
     "Sampler",

@@ -126,6 +126,13 @@ class View:
         """Return vectors whose outer products add up to the information."""
         raise NotImplementedError
 
+    def information_sizes(
+        self, tile: Tile, theta: jax.Array, majorise: jax.Array, weight_bound: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return their norms, and who counts."""
+        size = stored(lambda: norms_of(self.information_roots(tile, theta, majorise, weight_bound)), tile.here)
+        return size, jnp.isfinite(size) & tile.real
+
 
 class RegressionView(View):
     """Regression families, in closed form: all of it is made of the design rows Cᵀw and a few numbers a record."""
@@ -197,7 +204,8 @@ class RegressionView(View):
         columns, direction = self._design(tile)
         value, extra = self._at("information_at", tile, theta)
         residual, extra_score = self._at("score_at", tile, theta)
-        value = jnp.maximum(value, majorise * jnp.abs(residual))
+        if not self._kernel.family.quadratic:
+            value = jnp.maximum(value, majorise * jnp.abs(residual))
         if weight_bound is not None:
             value = value * self._weights(tile, theta, weight_bound)
         roots = jnp.sqrt(value) * columns

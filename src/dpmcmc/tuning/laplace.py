@@ -1,0 +1,462 @@
+r"""A private Laplace approximation that knows its own noise: where the posterior lies and how wide it is.
+
+Everything is asked in coordinates θ = m + C z that are made rounder as more is known, so that clip bounds and noise,
+which are the same in all directions of z, fit the posterior. With B the whole budget (μ):
+
+1. *Scales*: one histogram of \|score_j\| for each coordinate gives diagonal coordinates, never wider than the prior.
+2. *Location rounds*, each a clip search, a curvature and a score sum: damped Newton steps while they are long; once
+   they are within the noise, a Kalman filter over the centre.
+3. *Final rounds*: all that is left, most of it in score sums, combined by the same filter.
+
+With H the curvature of the posterior, s² the variance of the score's noise in z and P the filter's covariance, what
+comes out is N(θ̂, H⁻¹ + P + allowance for clipping): what the data leave open, what the noise leaves open, and what
+clipping may have done. Eigenvalues of a noisy curvature below the size of its noise, σ√(2d) for a symmetric matrix with
+entries of sd σ on the diagonal and σ/√2 off it, are raised to that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmcmc.queries import Affine
+from dpmcmc.tuning.prior import Prior
+from dpmcmc.tuning.questions import MAJORISE, Matrix, Questions, Score
+
+Array = NDArray[np.float64]
+
+SCALE_SHARE = 0.04
+"""Part of the budget for the scales."""
+LOCATION_PARTS = (0.15, 0.55, 0.30)
+"""Parts of a location round: clip searches, curvature, score."""
+LOCATION_LIMITS = (0.01, 0.05)
+"""A location round costs between these parts of the budget: more where the curvature's noise needs it."""
+LOCATION_NOISE = 65.0
+"""Times ρ = d^1.5/(n√(2B)), squared: the part that makes the curvature's noise about a fifth of the curvature."""
+FAR_DISCOUNT = 5.0
+"""While steps are very long compared with the noise, a round costs so many times less."""
+MAX_ROUNDS = 24
+LOCATION_STOP = 0.55
+"""Location rounds end, converged or not, when so much of the budget is left."""
+FINAL_SHARES = (0.2, 0.3, 0.5)
+FINAL_CURVATURE = 0.08
+FINAL_SEARCH = 0.05
+FINAL_COUNT = 0.01
+FINAL_CHECK = 0.04
+WEIGHTED_DOWN = 0.2
+"""Share of the records whose score is weighted down, where weights take the place of clipping."""
+TAIL_FACTOR = 1.0
+"""Records that are clipped, in units of 2√(d/(2μ)): clipping one record more shifts as much as it saves in noise."""
+CURVATURE_CLIPPED = (0.01, 0.005)
+"""Share of the records whose curvature is clipped: in location rounds, in the final ones."""
+_CERTAIN = 4.5  # noise sds: of a million empty bins, three are taken for full ones
+_WIDE, _NARROW = (-5.0, 11.0), (-2.0, 6.0)
+_WIDE_SHARES, _NARROW_SHARES = (1, 1, 1, 2, 3, 4, 4), (1, 1, 2, 3, 4, 4)
+_MISFIT = 4.0
+
+
+class Belief(NamedTuple):
+    """A Gaussian belief about the centre of the posterior."""
+
+    mean: Array
+    covariance: Array
+
+    def updated(self, observed: Array, covariance: Array) -> Belief:
+        """Kalman filter: what is believed after one more noisy observation of the centre."""
+        gain = np.linalg.solve(self.covariance + covariance, self.covariance).T
+        left = np.eye(len(observed)) - gain
+        # Joseph's form stays symmetric and positive.
+        after = left @ self.covariance @ left.T + gain @ covariance @ gain.T
+        return Belief(self.mean + gain @ (observed - self.mean), (after + after.T) / 2.0)
+
+
+class Whitened(NamedTuple):
+    """A noisy curvature, taken apart.
+
+    Attributes
+    ----------
+    vectors, values
+        Eigenvectors, and eigenvalues that are no lower than the floor.
+    floored
+        Which eigenvalues were.
+    floor
+        The size of the noise.
+    """
+
+    vectors: Array
+    values: Array
+    floored: NDArray[np.bool_]
+    floor: float
+
+
+class Laplace(NamedTuple):
+    """What was found, in unconstrained space.
+
+    Attributes
+    ----------
+    mean
+        θ̂.
+    posterior, noise, clipping
+        Covariances: of the posterior, of what the noise leaves open, of what clipping may have done.
+    converged, rounds
+        Whether the last location step was within the noise, and how many rounds there were.
+    reasons, notes
+        Why the result should not be trusted as it stands; what is worth knowing.
+    prior_directions
+        Directions (columns, in prior sds) that only the prior holds.
+    clipped_share, clipped_share_sd
+        Noised share of the records that were clipped in the final score sums.
+    """
+
+    mean: Array
+    posterior: Array
+    noise: Array
+    clipping: Array
+    converged: bool
+    rounds: int
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    prior_directions: Array
+    clipped_share: float
+    clipped_share_sd: float
+
+    @property
+    def covariance(self) -> Array:
+        """Of the noise-aware posterior."""
+        return self.posterior + self.noise + self.clipping
+
+
+@dataclass
+class _State:
+    """Where the search stands."""
+
+    theta: Array
+    matrix: Array
+    belief: Belief | None = None
+    rounds: int = 0
+    curvature: tuple[Array, float] | None = None
+    reasons: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def find_laplace(
+    questions: Questions,
+    prior: Prior,
+    left: Callable[[], float],
+    *,
+    start: Array | None = None,
+    norm_bound: Callable[[Array], float | None] = lambda matrix: None,
+    report: Callable[[], None] = lambda: None,
+) -> Laplace:
+    """Spend a budget on where the posterior lies and how wide it is.
+
+    Parameters
+    ----------
+    questions
+        Asks the curator.
+    prior
+        The public part of the posterior.
+    left
+        Returns how much of the budget is left.
+    start
+        Where to begin. Default: the prior's centre.
+    norm_bound
+        A public bound on the norms of the design rows in coordinates C, if there is one: nothing is clipped beyond it.
+    report
+        Called after every round.
+    """
+    search = _Search(questions, prior, left, norm_bound, report)
+    state = search.scales(prior.center if start is None else start)
+    converged = search.locate(state)
+    return search.finish(state, converged)
+
+
+class _Search:
+    """The three phases; see the module."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        prior: Prior,
+        left: Callable[[], float],
+        norm_bound: Callable[[Array], float | None],
+        report: Callable[[], None],
+    ) -> None:
+        self.questions, self.prior, self.left, self.report = questions, prior, left, report
+        self.norm_bound = norm_bound
+        self.total = left()
+        self.dimension, self.num_records = questions.dimension, questions.num_records
+        self.style = questions.style
+        self.relative_noise = self.dimension**1.5 / (self.num_records * math.sqrt(2.0 * self.total))
+
+    # ------------------------------------------------------------------------------------------------- phases
+
+    def scales(self, start: Array) -> _State:
+        """Choose diagonal coordinates by the sizes of the scores at the start."""
+        sd = self.prior.sd
+        coordinates = Affine(start, np.diag(sd))
+        histogram, edges, noise_sd = self.questions.scales(start, coordinates, SCALE_SHARE * self.total)
+        middles = np.concatenate([[0.0], np.sqrt(edges[:-1] * edges[1:]), [2.0 * edges[-1]]])
+        seen = np.where(histogram > _CERTAIN * noise_sd, histogram, 0.0)
+        squares = seen @ middles**2
+        if self.style.information:
+            # A rare column hides below the noise: as many records as could be there, with residuals like the first
+            # coordinate's. A column that most records have a part in hides nothing.
+            usual = squares[0] / sd[0] ** 2 / self.num_records
+            is_rare = seen[:, 1:].sum(axis=1) < 0.5 * self.num_records
+            squares = squares + np.where(is_rare, _CERTAIN * noise_sd * usual * sd**2, 0.0)
+        widths = sd * np.minimum(1.0, 1.0 / np.sqrt(np.maximum(squares, 1e-300)))
+        return _State(np.array(start, np.float64), np.diag(widths))
+
+    def locate(self, state: _State) -> bool:
+        """Go to where the posterior is, making coordinates rounder on the way; return whether it was found."""
+        near = float(np.clip((LOCATION_NOISE * self.relative_noise) ** 2, *LOCATION_LIMITS))
+        price, short_steps = near / FAR_DISCOUNT, 0
+        while state.rounds < MAX_ROUNDS and self.left() > LOCATION_STOP * self.total:
+            state.rounds += 1
+            searching, for_curvature, for_score = (part * price * self.total for part in LOCATION_PARTS)
+            bound = self._score_bound(state, searching / 2.0, for_score, _WIDE, _WIDE_SHARES)
+            matrix = self._curvature(state, bound, searching / 2.0 + for_curvature, on_the_way=True)
+            score = self.questions.score(
+                state.theta, self._coordinates(state), bound, for_score, weighted=self.style.weighted
+            )
+            whitened = self._whiten(state, matrix)
+            step = self._step(state, score, whitened)
+            length, noise = self._lengths(score, whitened, step)
+            observed, state.matrix = self._moved(state, whitened, step)
+            self.report()
+            price = near
+            if length > 3.0 * noise + 3.0:
+                state.theta, state.belief, short_steps = observed, None, 0
+                if length > 10.0 * noise + 20.0:
+                    price = near / FAR_DISCOUNT
+                continue
+            self._observe(state, observed, score, matrix, whitened, length)
+            is_short = length <= 1.5 * noise + 2.0
+            short_steps = short_steps + 1 if is_short else 0
+            is_round = not whitened.floored.any() and whitened.values.max() < 4.0 and whitened.values.min() > 0.25
+            if is_short and (is_round or short_steps >= 2):
+                return True
+        return False
+
+    def finish(self, state: _State, converged: bool) -> Laplace:
+        """Spend what is left around the centre."""
+        rest = self.left()
+        count_price, search_price = FINAL_COUNT * rest, FINAL_SEARCH * rest
+        check_price = FINAL_CHECK * rest if self.style.weighted else 0.0
+        rest -= count_price + search_price + check_price
+        for_scores = (1.0 - FINAL_CURVATURE) * rest
+        bound = self._score_bound(state, search_price, for_scores, _NARROW, _NARROW_SHARES)
+        for share in FINAL_SHARES:
+            state.rounds += 1
+            matrix = self._curvature(state, bound, FINAL_CURVATURE * share * rest, on_the_way=False)
+            matrix = self._combined(state, matrix)
+            score = self.questions.score(
+                state.theta, self._coordinates(state), bound, for_scores * share, weighted=self.style.weighted
+            )
+            whitened = self._whiten(state, matrix)
+            step = self._step(state, score, whitened)
+            length, noise = self._lengths(score, whitened, step)
+            observed, state.matrix = self._moved(state, whitened, step)
+            self._observe(state, observed, score, matrix, whitened, length)
+            self.report()
+        assert state.belief is not None
+        return self._judged(state, converged, bound, count_price, check_price, for_scores, whitened, length, noise)
+
+    # -------------------------------------------------------------------------------------------------- parts
+
+    def _coordinates(self, state: _State) -> Affine:
+        return Affine(state.theta, state.matrix)
+
+    def _score_bound(
+        self, state: _State, mu: float, for_score: float, exponents: tuple[float, float], shares: tuple[int, ...]
+    ) -> float:
+        """Choose the bound of one record's score: by the tail-count rule, or a share of the records with weights."""
+        wanted = WEIGHTED_DOWN * self.num_records if self.style.weighted else self._tail(for_score)
+        found = self.questions.search(
+            state.theta,
+            self._coordinates(state),
+            "score_bound" if self.style.weighted else "gradient",
+            wanted,
+            mu,
+            exponents,
+            shares,
+        )
+        public = self.norm_bound(state.matrix) if self.style.weighted else None
+        return found if public is None else min(found, public)
+
+    def _tail(self, for_score: float) -> float:
+        """T = κ·2√(d/(2μ)): one more record clipped shifts the centre as much as it saves in noise."""
+        return TAIL_FACTOR * 2.0 * math.sqrt(self.dimension / (2.0 * for_score))
+
+    def _curvature(self, state: _State, score_bound: float, mu: float, *, on_the_way: bool) -> Matrix:
+        """Release the curvature of the likelihood in the current coordinates, and first find its bound."""
+        information = self.style.information if on_the_way else self.style.information_at_last
+        coordinates, wanted = self._coordinates(state), CURVATURE_CLIPPED[not on_the_way] * self.num_records
+        more: dict[str, float] = {}
+        if information:
+            more["majorise"] = MAJORISE if on_the_way else 0.0
+            if self.style.weighted:
+                more["weight_bound"] = score_bound
+        exponents = _WIDE if on_the_way else _NARROW
+        if not information:
+            exponents = (2.0 * exponents[0], 2.0 * exponents[1])
+        bound = self.questions.search(
+            state.theta,
+            coordinates,
+            "information" if information else "curvature",
+            wanted,
+            0.15 * mu,
+            exponents,
+            _WIDE_SHARES if on_the_way else _NARROW_SHARES,
+            **more,
+        )
+        return self.questions.curvature(state.theta, coordinates, bound, 0.85 * mu, information=information, **more)
+
+    def _combined(self, state: _State, matrix: Matrix) -> Matrix:
+        """Average a curvature with those of earlier final rounds, which were asked near here."""
+        inverse, weight = self._coordinates(state).inverse, matrix.noise_sd**-2
+        value = matrix.value
+        if state.curvature is not None:
+            before, before_weight = state.curvature
+            moved = state.matrix.T @ before @ state.matrix
+            value = (weight * value + before_weight * moved) / (weight + before_weight)
+            weight += before_weight
+        state.curvature = (inverse.T @ value @ inverse, weight)
+        return Matrix(value, weight**-0.5)
+
+    def _whiten(self, state: _State, matrix: Matrix) -> Whitened:
+        """Add the prior's part, and raise eigenvalues to the size of the noise."""
+        whole = matrix.value + state.matrix.T @ self.prior.precision(state.theta) @ state.matrix
+        values, vectors = np.linalg.eigh((whole + whole.T) / 2.0)
+        floor = matrix.noise_sd * math.sqrt(2.0 * self.dimension)
+        # Where the likelihood bends the other way, far from the mode, its size still says how far to go.
+        sizes = np.abs(values)
+        return Whitened(vectors, np.maximum(sizes, floor), values < floor, floor)
+
+    def _step(self, state: _State, score: Score, whitened: Whitened) -> Array:
+        """Return a Newton step, by eigenvectors; half of it, and not too far, where the curvature is not known."""
+        slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
+        step = (whitened.vectors.T @ slope) / whitened.values
+        limit = 3.0 / np.sqrt(whitened.values)
+        return np.where(whitened.floored, np.clip(0.5 * step, -limit, limit), step)
+
+    def _lengths(self, score: Score, whitened: Whitened, step: Array) -> tuple[float, float]:
+        """Return the length of a step, and the part of it that noise alone makes, in posterior sds."""
+        length = float(np.linalg.norm(step * np.sqrt(whitened.values)))
+        return length, math.sqrt(float(np.sum(score.noise_sd**2 / whitened.values)))
+
+    def _moved(self, state: _State, whitened: Whitened, step: Array) -> tuple[Array, Array]:
+        """Return where a step leads, and coordinates in which the curvature is the identity."""
+        observed = state.theta + state.matrix @ (whitened.vectors @ step)
+        return observed, state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
+
+    def _observe(
+        self, state: _State, observed: Array, score: Score, matrix: Matrix, whitened: Whitened, length: float
+    ) -> None:
+        """Take a step's end as a noisy observation of the centre: noise of score and curvature, and curving."""
+        size = len(observed)
+        bend = 1.5 * self.questions.unit * length**2
+        variances = score.noise_sd**2 / whitened.values + (matrix.noise_sd * length) ** 2 / whitened.values**2 / size
+        covariance = (state.matrix * (variances + bend**2 / size)) @ state.matrix.T
+        if state.belief is None:
+            sd = self.prior.sd
+            is_far = bool(np.any(np.abs(observed - self.prior.center) > 6.0 * sd))
+            state.belief = Belief(observed if is_far else self.prior.center, np.diag(sd**2))
+        state.belief = state.belief.updated(observed, covariance)
+        state.theta = state.belief.mean
+
+    # ------------------------------------------------------------------------------------------------ judgement
+
+    def _judged(
+        self,
+        state: _State,
+        converged: bool,
+        bound: float,
+        count_price: float,
+        check_price: float,
+        for_scores: float,
+        whitened: Whitened,
+        length: float,
+        noise: float,
+    ) -> Laplace:
+        assert state.belief is not None
+        posterior = state.matrix @ state.matrix.T
+        coordinates = self._coordinates(state)
+        above, above_sd = self.questions.count(
+            state.theta, coordinates, bound, count_price, "score_bound" if self.style.weighted else "gradient"
+        )
+        converged = converged and length <= 3.0 * noise + 3.0
+        clipped, clipped_sd, shift = 0.0, 0.0, 0.0
+        if self.style.weighted:
+            state.notes.append(
+                f"The scores of about {max(above, 0.0) / self.num_records:.0%} of the records were weighted down, by "
+                "weights that depend on the features alone; none was clipped."
+            )
+            self._check_fit(state, check_price)
+        else:
+            clipped, clipped_sd = above / self.num_records, above_sd / self.num_records
+            shift = 0.25 * max(above, self._tail(for_scores), 0.0) * bound
+        self._flag(state, converged, whitened, shift)
+        return Laplace(
+            mean=state.theta,
+            posterior=posterior,
+            noise=state.belief.covariance,
+            clipping=shift**2 / self.dimension * posterior,
+            converged=converged,
+            rounds=state.rounds,
+            reasons=tuple(state.reasons),
+            notes=tuple(state.notes),
+            prior_directions=self._prior_directions(state),
+            clipped_share=clipped,
+            clipped_share_sd=clipped_sd,
+        )
+
+    def _check_fit(self, state: _State, mu: float) -> None:
+        """Compare with clipped scores, which follow the records that the weights leave out: do they say the same?"""
+        coordinates, exponents = self._coordinates(state), _NARROW
+        wanted = self._tail(0.7 * mu)
+        bound = self.questions.search(state.theta, coordinates, "gradient", wanted, 0.3 * mu, exponents, _NARROW_SHARES)
+        score = self.questions.score(state.theta, coordinates, bound, 0.7 * mu, weighted=False)
+        slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
+        assert state.belief is not None
+        known = coordinates.inverse @ state.belief.covariance @ coordinates.inverse.T
+        covariance = known + (score.noise_sd**2 + (0.25 * wanted * bound) ** 2 / self.dimension) * np.eye(
+            self.dimension
+        )
+        statistic = float(slope @ np.linalg.solve(covariance, slope))
+        if statistic > self.dimension + _MISFIT * math.sqrt(2.0 * self.dimension):
+            state.reasons.append(
+                "Records with extreme features do not follow the model: weighted and clipped scores disagree "
+                f"(χ² {statistic:.0f} for {self.dimension} parameters). Transform or bound the features, or add terms."
+            )
+
+    def _flag(self, state: _State, converged: bool, whitened: Whitened, shift: float) -> None:
+        if not converged:
+            state.reasons.append(
+                f"The search did not settle in {state.rounds} rounds: the centre may be far off. A larger ε, more "
+                "records, fewer parameters, or a start nearer to the posterior (init) would help."
+            )
+        if whitened.floored.any() or whitened.floor > 0.4:
+            state.reasons.append(
+                f"The curvature's noise ({whitened.floor:.2f}, where the curvature is 1) hides "
+                f"{int(whitened.floored.sum())} of {self.dimension} directions: their sds are not known. Leave out "
+                "rare or collinear columns, or use a larger ε or more records."
+            )
+        if shift / math.sqrt(self.dimension) > 0.5:
+            state.reasons.append(
+                f"Clipping may have shifted the posterior by about {shift / math.sqrt(self.dimension):.1f} sds. Bound "
+                "or transform features and outcomes with long tails."
+            )
+
+    def _prior_directions(self, state: _State) -> Array:
+        """Return directions of which the prior holds more than nine tenths, as columns in prior sds of length 1."""
+        part = state.matrix.T @ self.prior.precision(state.theta) @ state.matrix
+        values, vectors = np.linalg.eigh((part + part.T) / 2.0)
+        directions = (state.matrix @ vectors[:, values > 0.9]) / self.prior.sd[:, None]
+        return np.asarray(directions / np.maximum(np.linalg.norm(directions, axis=0), 1e-300))
