@@ -234,11 +234,14 @@ FISHER = {
 }
 
 
-@pytest.mark.parametrize("name", FISHER)
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [(case, name) for case in SOME for name, query in FISHER.items() if can_answer(case.model, query)],
+    indirect=["asked"],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_information_equals_the_plain_formula(asked, name, place):
     case, _, curator, *_ = asked
-    if not can_answer(case.model, FISHER[name]):
-        pytest.skip("refused: see test_models_that_cannot_answer")
     theta, _ = parameters(case)
     coordinates = coordinates_of(place, case)
     plain = asked.seen(coordinates)
@@ -265,10 +268,9 @@ def test_twin_a_wrong_information_is_caught(monkeypatch):
     passes.forget()
 
 
+@pytest.mark.parametrize("asked", [LOGISTIC], indirect=True, ids=["logistic"])
 def test_weighted_gradients_are_never_clipped(asked, place):
     """The plain sum of weighted scores, with nothing clipped; and the bound that makes it so."""
-    if asked.case is not LOGISTIC:
-        pytest.skip("refused: see test_models_that_cannot_answer")
     theta, _ = parameters(LOGISTIC)
     coordinates = coordinates_of(place, LOGISTIC)
     plain = asked.seen(coordinates)

@@ -126,6 +126,10 @@ class RegressionKernel(TileKernel):
         # Of the class: an attribute of the instance could be any function, and would be handed a whole tile.
         return getattr(self.family, name)(None, *self._predict(tile, theta))
 
+    def _residuals(self, tile: Tile, theta: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        residual, extra = self.at("score_at", tile, theta)
+        return residual, extra
+
     def sure(self, tile: Tile, theta: jax.Array) -> jax.Array:
         """max(p, 1 − p) of a logistic regression, chains × B."""
         eta, _, _ = self._predict(tile, theta)
@@ -155,7 +159,7 @@ class RegressionKernel(TileKernel):
 
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Closed-form scores, materialised: for the rare queries that need them."""
-        residual, extra = self.at("score_at", tile, theta)
+        residual, extra = self._residuals(tile, theta)
         rows = tile.rows
         parts = [residual] if self.intercept else []
         parts += [residual * rows["X"][:, j].astype(residual.dtype) for j in range(self.num_features)]
@@ -168,7 +172,7 @@ class RegressionKernel(TileKernel):
         """Integer coefficients by the closed form, then one matrix product."""
         assert tile.design is not None
         assert tile.grid is not None
-        residual, extra = self.at("score_at", tile, theta)
+        residual, extra = self._residuals(tile, theta)
         precision = residual.dtype.name
         largest = _HUGE[precision]
         # In units of 2^20 lattice steps, so that float32 can square them.
