@@ -41,11 +41,11 @@ LOCATION_NOISE = 65.0
 FAR_DISCOUNT = 5.0
 """While steps are very long compared with the noise, a round costs so many times less."""
 MAX_ROUNDS = 24
-LOCATION_STOP = 0.55
+LOCATION_STOP = 0.5
 """Location rounds end, converged or not, when so much of the budget is left."""
 FINAL_SHARES = (0.2, 0.3, 0.5)
 FINAL_CURVATURE = 0.08
-FINAL_SEARCH = 0.05
+FINAL_SEARCH = 0.08
 FINAL_COUNT = 0.01
 FINAL_CHECK = 0.04
 WEIGHTED_DOWN = 0.2
@@ -57,7 +57,9 @@ CURVATURE_CLIPPED = (0.01, 0.005)
 _CERTAIN = 4.5  # noise sds: of a million empty bins, three are taken for full ones
 _WIDE, _NARROW = (-5.0, 11.0), (-2.0, 6.0)
 _WIDE_SHARES, _NARROW_SHARES = (1, 1, 1, 2, 3, 4, 4), (1, 1, 2, 3, 4, 4)
-_MISFIT = 4.0
+# χ² statistics count as too large at so many of their sds above their expectation.
+_MISFIT, _SURPRISING = 4.0, 5.0
+_MOSTLY_NOISE = 2.0
 
 
 class Belief(NamedTuple):
@@ -65,6 +67,11 @@ class Belief(NamedTuple):
 
     mean: Array
     covariance: Array
+
+    def surprise(self, observed: Array, covariance: Array) -> float:
+        """χ² of an observation of the centre, with its covariance: expected is d, if belief and noise are right."""
+        apart = observed - self.mean
+        return float(apart @ np.linalg.solve(self.covariance + covariance, apart))
 
     def updated(self, observed: Array, covariance: Array) -> Belief:
         """Kalman filter: what is believed after one more noisy observation of the centre."""
@@ -252,6 +259,7 @@ class _Search:
         rest -= count_price + search_price + check_price
         for_scores = (1.0 - FINAL_CURVATURE) * rest
         bound = self._score_bound(state, search_price, for_scores, _NARROW, _NARROW_SHARES)
+        surprises = []
         for share in FINAL_SHARES:
             state.rounds += 1
             matrix = self._curvature(state, bound, FINAL_CURVATURE * share * rest, on_the_way=False)
@@ -261,12 +269,14 @@ class _Search:
             )
             whitened = self._whiten(state, matrix)
             step = self._step(state, score, whitened)
-            length, noise = self._lengths(score, whitened, step)
+            length, _ = self._lengths(score, whitened, step)
             observed, state.matrix = self._moved(state, whitened, step)
-            self._observe(state, observed, score, matrix, whitened, length)
+            surprises.append(self._observe(state, observed, score, matrix, whitened, length))
             self.report()
-        assert state.belief is not None
-        return self._judged(state, converged, bound, count_price, check_price, for_scores, whitened, length, noise)
+        # The first has only the location rounds to be compared with.
+        limit = self.dimension + _SURPRISING * math.sqrt(2.0 * self.dimension)
+        settled = converged and max(surprises[1:]) <= limit
+        return self._judged(state, settled, bound, count_price, check_price, for_scores, whitened)
 
     # -------------------------------------------------------------------------------------------------- parts
 
@@ -286,6 +296,7 @@ class _Search:
             mu,
             exponents,
             shares,
+            3.0 if exponents == _WIDE else 2.0,
         )
         public = self.norm_bound(state.matrix) if self.style.weighted else None
         return found if public is None else min(found, public)
@@ -314,6 +325,7 @@ class _Search:
             0.15 * mu,
             exponents,
             _WIDE_SHARES if on_the_way else _NARROW_SHARES,
+            3.0 if on_the_way else 2.0,
             **more,
         )
         return self.questions.curvature(state.theta, coordinates, bound, 0.85 * mu, information=information, **more)
@@ -358,18 +370,24 @@ class _Search:
 
     def _observe(
         self, state: _State, observed: Array, score: Score, matrix: Matrix, whitened: Whitened, length: float
-    ) -> None:
-        """Take a step's end as a noisy observation of the centre: noise of score and curvature, and curving."""
+    ) -> float:
+        """Take a step's end as a noisy observation of the centre: noise of score and curvature, and curving.
+
+        Return the χ² of the observation before it was believed.
+        """
         size = len(observed)
         bend = 1.5 * self.questions.unit * length**2
         variances = score.noise_sd**2 / whitened.values + (matrix.noise_sd * length) ** 2 / whitened.values**2 / size
-        covariance = (state.matrix * (variances + bend**2 / size)) @ state.matrix.T
+        by_noise = (state.matrix * variances) @ state.matrix.T
+        covariance = by_noise + bend**2 / size * state.matrix @ state.matrix.T
         if state.belief is None:
             sd = self.prior.sd
             is_far = bool(np.any(np.abs(observed - self.prior.center) > 6.0 * sd))
             state.belief = Belief(observed if is_far else self.prior.center, np.diag(sd**2))
+        surprise = state.belief.surprise(observed, by_noise)
         state.belief = state.belief.updated(observed, covariance)
         state.theta = state.belief.mean
+        return surprise
 
     # ------------------------------------------------------------------------------------------------ judgement
 
@@ -382,8 +400,6 @@ class _Search:
         check_price: float,
         for_scores: float,
         whitened: Whitened,
-        length: float,
-        noise: float,
     ) -> Laplace:
         assert state.belief is not None
         posterior = state.matrix @ state.matrix.T
@@ -391,7 +407,6 @@ class _Search:
         above, above_sd = self.questions.count(
             state.theta, coordinates, bound, count_price, "score_bound" if self.style.weighted else "gradient"
         )
-        converged = converged and length <= 3.0 * noise + 3.0
         clipped, clipped_sd, shift = 0.0, 0.0, 0.0
         if self.style.weighted:
             state.notes.append(
@@ -402,12 +417,14 @@ class _Search:
         else:
             clipped, clipped_sd = above / self.num_records, above_sd / self.num_records
             shift = 0.25 * max(above, self._tail(for_scores), 0.0) * bound
-        self._flag(state, converged, whitened, shift)
+        clipping = shift**2 / self.dimension * posterior
+        unknown = np.sqrt(np.diag(state.belief.covariance + clipping) / np.diag(posterior))
+        self._flag(state, converged, whitened, shift, int(np.sum(unknown > _MOSTLY_NOISE)))
         return Laplace(
             mean=state.theta,
             posterior=posterior,
             noise=state.belief.covariance,
-            clipping=shift**2 / self.dimension * posterior,
+            clipping=clipping,
             converged=converged,
             rounds=state.rounds,
             reasons=tuple(state.reasons),
@@ -436,7 +453,7 @@ class _Search:
                 f"(χ² {statistic:.0f} for {self.dimension} parameters). Transform or bound the features, or add terms."
             )
 
-    def _flag(self, state: _State, converged: bool, whitened: Whitened, shift: float) -> None:
+    def _flag(self, state: _State, converged: bool, whitened: Whitened, shift: float, drowned: int) -> None:
         if not converged:
             state.reasons.append(
                 f"The search did not settle in {state.rounds} rounds: the centre may be far off. A larger ε, more "
@@ -447,6 +464,12 @@ class _Search:
                 f"The curvature's noise ({whitened.floor:.2f}, where the curvature is 1) hides "
                 f"{int(whitened.floored.sum())} of {self.dimension} directions: their sds are not known. Leave out "
                 "rare or collinear columns, or use a larger ε or more records."
+            )
+        if drowned:
+            state.reasons.append(
+                f"{drowned} of {self.dimension} parameters are mostly privacy noise, of more than {_MOSTLY_NOISE:.0f} "
+                "posterior sds (see noise_share): their intervals are honest, but say little. Leave out rare columns, "
+                "or use a larger ε or more records."
             )
         if shift / math.sqrt(self.dimension) > 0.5:
             state.reasons.append(

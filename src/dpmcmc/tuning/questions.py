@@ -180,19 +180,20 @@ class Questions:
         mu: float,
         exponents: tuple[float, float],
         shares: Sequence[int],
+        certainty: float = 3.0,
         **more: Any,
     ) -> float:
         """Return a bound that about ``wanted`` records exceed, by noisy counts that halve a range of exponents.
 
         The first counts need no precision, so that most of the price goes to the last. No fewer records are asked for
-        than three sds of a count's noise. The bound is unit·2^exponent (of matrices unit²·2^exponent).
+        than so many sds of a count's noise (``certainty``). The bound is unit·2^exponent (of matrices unit²·2^exponent).
         """
         low, high = exponents
         unit = self.unit**2 if of == "curvature" else self.unit
         for share in shares:
             middle = (low + high) / 2.0
             found, noise_sd = self.count(theta, coordinates, unit * 2.0**middle, mu * share / sum(shares), of, **more)
-            if found > max(wanted, 3.0 * noise_sd):
+            if found > max(wanted, certainty * noise_sd):
                 low = middle
             else:
                 high = middle
