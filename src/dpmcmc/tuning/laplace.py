@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmcmc.queries import Affine
+from dpmcmc.queries.quantile import Magnitude
 from dpmcmc.tuning.prior import Prior
 from dpmcmc.tuning.questions import MAJORISE, Matrix, Questions, Score
 
@@ -55,8 +56,6 @@ TAIL_FACTOR = 1.0
 CURVATURE_CLIPPED = (0.01, 0.005)
 """Share of the records whose curvature is clipped: in location rounds, in the final ones."""
 _CERTAIN = 4.5  # noise sds: of a million empty bins, three are taken for full ones
-_WIDE, _NARROW = (-5.0, 11.0), (-2.0, 6.0)
-_WIDE_SHARES, _NARROW_SHARES = (1, 1, 1, 2, 3, 4, 4), (1, 1, 2, 3, 4, 4)
 # χ² statistics count as too large at so many of their sds above their expectation.
 _MISFIT, _SURPRISING = 4.0, 5.0
 _MOSTLY_NOISE = 2.0
@@ -147,6 +146,8 @@ class _State:
     belief: Belief | None = None
     rounds: int = 0
     curvature: tuple[Array, float] | None = None
+    bounds: dict[str, float] = field(default_factory=dict)
+    rare: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -215,10 +216,11 @@ class _Search:
             # A rare column hides below the noise: as many records as could be there, with residuals like the first
             # coordinate's. A column that most records have a part in hides nothing.
             usual = squares[0] / sd[0] ** 2 / self.num_records
-            is_rare = seen[:, 1:].sum(axis=1) < 0.5 * self.num_records
-            squares = squares + np.where(is_rare, _CERTAIN * noise_sd * usual * sd**2, 0.0)
+            part = seen[:, 1:].sum(axis=1)
+            squares = squares + np.where(part < 0.5 * self.num_records, _CERTAIN * noise_sd * usual * sd**2, 0.0)
         widths = sd * np.minimum(1.0, 1.0 / np.sqrt(np.maximum(squares, 1e-300)))
-        return _State(np.array(start, np.float64), np.diag(widths))
+        is_rare = (seen[:, 1:].sum(axis=1) < 0.02 * self.num_records) & (np.arange(len(sd)) < self.style.linear_size)
+        return _State(np.array(start, np.float64), np.diag(widths), rare=is_rare)
 
     def locate(self, state: _State) -> bool:
         """Go to where the posterior is, making coordinates rounder on the way; return whether it was found."""
@@ -227,7 +229,7 @@ class _Search:
         while state.rounds < MAX_ROUNDS and self.left() > LOCATION_STOP * self.total:
             state.rounds += 1
             searching, for_curvature, for_score = (part * price * self.total for part in LOCATION_PARTS)
-            bound = self._score_bound(state, searching / 2.0, for_score, _WIDE, _WIDE_SHARES)
+            bound = self._score_bound(state, searching / 2.0, for_score)
             matrix = self._curvature(state, bound, searching / 2.0 + for_curvature, on_the_way=True)
             score = self.questions.score(
                 state.theta, self._coordinates(state), bound, for_score, weighted=self.style.weighted
@@ -238,16 +240,16 @@ class _Search:
             observed, state.matrix = self._moved(state, whitened, step)
             self.report()
             price = near
-            if length > 3.0 * noise + 3.0:
+            if length > self._usual(noise):
                 state.theta, state.belief, short_steps = observed, None, 0
                 if length > 10.0 * noise + 20.0:
                     price = near / FAR_DISCOUNT
+                    state.bounds.clear()  # another place, other coordinates
                 continue
             self._observe(state, observed, score, matrix, whitened, length)
-            is_short = length <= 1.5 * noise + 2.0
-            short_steps = short_steps + 1 if is_short else 0
+            short_steps += 1
             is_round = not whitened.floored.any() and whitened.values.max() < 4.0 and whitened.values.min() > 0.25
-            if is_short and (is_round or short_steps >= 2):
+            if is_round or short_steps >= 4:
                 return True
         return False
 
@@ -258,7 +260,7 @@ class _Search:
         check_price = FINAL_CHECK * rest if self.style.weighted else 0.0
         rest -= count_price + search_price + check_price
         for_scores = (1.0 - FINAL_CURVATURE) * rest
-        bound = self._score_bound(state, search_price, for_scores, _NARROW, _NARROW_SHARES)
+        bound = self._score_bound(state, search_price, for_scores)
         surprises = []
         for share in FINAL_SHARES:
             state.rounds += 1
@@ -273,9 +275,7 @@ class _Search:
             observed, state.matrix = self._moved(state, whitened, step)
             surprises.append(self._observe(state, observed, score, matrix, whitened, length))
             self.report()
-        # The first has only the location rounds to be compared with.
-        limit = self.dimension + _SURPRISING * math.sqrt(2.0 * self.dimension)
-        settled = converged and max(surprises[1:]) <= limit
+        settled = converged and surprises[-1] <= self._surprising()
         return self._judged(state, settled, bound, count_price, check_price, for_scores, whitened)
 
     # -------------------------------------------------------------------------------------------------- parts
@@ -283,23 +283,20 @@ class _Search:
     def _coordinates(self, state: _State) -> Affine:
         return Affine(state.theta, state.matrix)
 
-    def _score_bound(
-        self, state: _State, mu: float, for_score: float, exponents: tuple[float, float], shares: tuple[int, ...]
-    ) -> float:
+    def _score_bound(self, state: _State, mu: float, for_score: float) -> float:
         """Choose the bound of one record's score: by the tail-count rule, or a share of the records with weights."""
+        of: Magnitude = "score_bound" if self.style.weighted else "gradient"
         wanted = WEIGHTED_DOWN * self.num_records if self.style.weighted else self._tail(for_score)
-        found = self.questions.search(
-            state.theta,
-            self._coordinates(state),
-            "score_bound" if self.style.weighted else "gradient",
-            wanted,
-            mu,
-            exponents,
-            shares,
-            3.0 if exponents == _WIDE else 2.0,
-        )
+        found = self._bound(state, of, wanted, mu)
         public = self.norm_bound(state.matrix) if self.style.weighted else None
         return found if public is None else min(found, public)
+
+    def _bound(self, state: _State, of: Magnitude, wanted: float, mu: float, **more: float) -> float:
+        """Search for a bound, near to the last one in coordinates like these if there is one."""
+        coordinates = self._coordinates(state)
+        found = self.questions.search(state.theta, coordinates, of, wanted, mu, state.bounds.get(of), **more)
+        state.bounds[of] = found
+        return found
 
     def _tail(self, for_score: float) -> float:
         """T = κ·2√(d/(2μ)): one more record clipped shifts the centre as much as it saves in noise."""
@@ -314,20 +311,7 @@ class _Search:
             more["majorise"] = MAJORISE if on_the_way else 0.0
             if self.style.weighted:
                 more["weight_bound"] = score_bound
-        exponents = _WIDE if on_the_way else _NARROW
-        if not information:
-            exponents = (2.0 * exponents[0], 2.0 * exponents[1])
-        bound = self.questions.search(
-            state.theta,
-            coordinates,
-            "information" if information else "curvature",
-            wanted,
-            0.15 * mu,
-            exponents,
-            _WIDE_SHARES if on_the_way else _NARROW_SHARES,
-            3.0 if on_the_way else 2.0,
-            **more,
-        )
+        bound = self._bound(state, "information" if information else "curvature", wanted, 0.15 * mu, **more)
         return self.questions.curvature(state.theta, coordinates, bound, 0.85 * mu, information=information, **more)
 
     def _combined(self, state: _State, matrix: Matrix) -> Matrix:
@@ -363,6 +347,10 @@ class _Search:
         length = float(np.linalg.norm(step * np.sqrt(whitened.values)))
         return length, math.sqrt(float(np.sum(score.noise_sd**2 / whitened.values)))
 
+    def _usual(self, noise: float) -> float:
+        """Return a length that steps made by noise alone rarely exceed: it is within 1/√(2d) of its own, and 2 more."""
+        return noise * (1.0 + 3.0 / math.sqrt(2.0 * self.dimension)) + 2.0
+
     def _moved(self, state: _State, whitened: Whitened, step: Array) -> tuple[Array, Array]:
         """Return where a step leads, and coordinates in which the curvature is the identity."""
         observed = state.theta + state.matrix @ (whitened.vectors @ step)
@@ -380,14 +368,18 @@ class _Search:
         variances = score.noise_sd**2 / whitened.values + (matrix.noise_sd * length) ** 2 / whitened.values**2 / size
         by_noise = (state.matrix * variances) @ state.matrix.T
         covariance = by_noise + bend**2 / size * state.matrix @ state.matrix.T
-        if state.belief is None:
+        surprise = math.inf if state.belief is None else state.belief.surprise(observed, by_noise)
+        if state.belief is None or surprise > self._surprising():
+            # What was believed was wrong: begin again with the prior.
             sd = self.prior.sd
             is_far = bool(np.any(np.abs(observed - self.prior.center) > 6.0 * sd))
             state.belief = Belief(observed if is_far else self.prior.center, np.diag(sd**2))
-        surprise = state.belief.surprise(observed, by_noise)
         state.belief = state.belief.updated(observed, covariance)
         state.theta = state.belief.mean
         return surprise
+
+    def _surprising(self) -> float:
+        return self.dimension + _SURPRISING * math.sqrt(2.0 * self.dimension)
 
     # ------------------------------------------------------------------------------------------------ judgement
 
@@ -419,7 +411,8 @@ class _Search:
             shift = 0.25 * max(above, self._tail(for_scores), 0.0) * bound
         clipping = shift**2 / self.dimension * posterior
         unknown = np.sqrt(np.diag(state.belief.covariance + clipping) / np.diag(posterior))
-        self._flag(state, converged, whitened, shift, int(np.sum(unknown > _MOSTLY_NOISE)))
+        wide = np.sqrt(np.diag(posterior)) > 0.3 * self.prior.sd
+        self._flag(state, converged, whitened, shift, int(np.sum(unknown > _MOSTLY_NOISE)), int(sum(state.rare & wide)))
         return Laplace(
             mean=state.theta,
             posterior=posterior,
@@ -436,9 +429,8 @@ class _Search:
 
     def _check_fit(self, state: _State, mu: float) -> None:
         """Compare with clipped scores, which follow the records that the weights leave out: do they say the same?"""
-        coordinates, exponents = self._coordinates(state), _NARROW
-        wanted = self._tail(0.7 * mu)
-        bound = self.questions.search(state.theta, coordinates, "gradient", wanted, 0.3 * mu, exponents, _NARROW_SHARES)
+        coordinates, wanted = self._coordinates(state), self._tail(0.7 * mu)
+        bound = self._bound(state, "gradient", wanted, 0.3 * mu)
         score = self.questions.score(state.theta, coordinates, bound, 0.7 * mu, weighted=False)
         slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
         assert state.belief is not None
@@ -453,7 +445,7 @@ class _Search:
                 f"(χ² {statistic:.0f} for {self.dimension} parameters). Transform or bound the features, or add terms."
             )
 
-    def _flag(self, state: _State, converged: bool, whitened: Whitened, shift: float, drowned: int) -> None:
+    def _flag(self, state: _State, converged: bool, whitened: Whitened, shift: float, drowned: int, rare: int) -> None:
         if not converged:
             state.reasons.append(
                 f"The search did not settle in {state.rounds} rounds: the centre may be far off. A larger ε, more "
@@ -464,6 +456,11 @@ class _Search:
                 f"The curvature's noise ({whitened.floor:.2f}, where the curvature is 1) hides "
                 f"{int(whitened.floored.sum())} of {self.dimension} directions: their sds are not known. Leave out "
                 "rare or collinear columns, or use a larger ε or more records."
+            )
+        if rare:
+            state.reasons.append(
+                f"{rare} of {self.dimension} columns have too few records with a part in them: what is reported there "
+                "is mostly the prior, and may be far from what these records say. Leave rare columns out, or join them."
             )
         if drowned:
             state.reasons.append(

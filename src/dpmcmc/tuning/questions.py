@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -35,6 +34,9 @@ Array = NDArray[np.float64]
 
 # From far away the information is at least this share of |∂ℓ/∂η|: no predictor moves by much more than 3 in one step.
 MAJORISE = 1.0 / 3.0
+# Searches for a bound: range of exponents of 2, and how the price is divided among the counts.
+WIDE, WIDE_SHARES = (-5.0, 11.0), (1, 1, 1, 2, 3, 4, 4)
+NARROW, NARROW_SHARES = (-1.0, 2.0), (2, 3, 4)
 # Bins of a factor of 4 for the scales of the scores, in prior sds.
 SCALE_EXPONENTS = (-40, 40)
 
@@ -58,11 +60,14 @@ class Style(NamedTuple):
         Whether the expected information (positive, closed form) serves as curvature on the way, …
     information_at_last
         … and for the sds in the end.
+    linear_size
+        So many coordinates, the first, belong to columns of a design; 0 for other models.
     """
 
     weighted: bool
     information: bool
     information_at_last: bool
+    linear_size: int = 0
 
     @classmethod
     def of(cls, model: Model) -> Style:
@@ -70,7 +75,12 @@ class Style(NamedTuple):
         families = LinearRegression, LogisticRegression, PoissonRegression, NegativeBinomialRegression
         known = type(model) in families
         # At the mode the information of the first three is the curvature; of the negative binomial it is not.
-        return cls(type(model) is LogisticRegression, known, known and type(model) is not NegativeBinomialRegression)
+        return cls(
+            weighted=type(model) is LogisticRegression,
+            information=known,
+            information_at_last=known and type(model) is not NegativeBinomialRegression,
+            linear_size=model.linear_size if isinstance(model, families) and known else 0,
+        )
 
 
 class Matrix(NamedTuple):
@@ -178,22 +188,25 @@ class Questions:
         of: Magnitude,
         wanted: float,
         mu: float,
-        exponents: tuple[float, float],
-        shares: Sequence[int],
-        certainty: float = 3.0,
+        about: float | None = None,
         **more: Any,
     ) -> float:
         """Return a bound that about ``wanted`` records exceed, by noisy counts that halve a range of exponents.
 
         The first counts need no precision, so that most of the price goes to the last. No fewer records are asked for
-        than so many sds of a count's noise (``certainty``). The bound is unit·2^exponent (of matrices unit²·2^exponent).
+        than three sds of a count's noise. With a bound from before (``about``) the range is narrow: fewer counts, each
+        of them better, and none can lead far astray. In units of √(d/n), or d/n for matrices.
         """
-        low, high = exponents
-        unit = self.unit**2 if of == "curvature" else self.unit
+        unit, octaves = (self.unit**2, 2.0) if of == "curvature" else (self.unit, 1.0)
+        low, high = (octaves * exponent for exponent in WIDE)
+        shares: tuple[int, ...] = WIDE_SHARES
+        if about is not None:
+            low, high = (math.log2(about / unit) + octaves * exponent for exponent in NARROW)
+            shares = NARROW_SHARES
         for share in shares:
             middle = (low + high) / 2.0
             found, noise_sd = self.count(theta, coordinates, unit * 2.0**middle, mu * share / sum(shares), of, **more)
-            if found > max(wanted, certainty * noise_sd):
+            if found > max(wanted, 3.0 * noise_sd):
                 low = middle
             else:
                 high = middle
