@@ -156,7 +156,7 @@ def _cannot_work(
     fewer = f"at most {_parameters(most)}, " if most else ""
     return (
         f"{num_records:,} records, {_parameters(dimension)} and epsilon = {epsilon:g} cannot work: the curvature would "
-        f"be lost in its noise (relative noise {relative_noise:.2g}, of which {LARGEST_RELATIVE_NOISE:g} is bearable); "
+        f"be lost in its noise (relative noise {relative_noise:.3g}; at most {LARGEST_RELATIVE_NOISE:g} is bearable); "
         f"at this delta it takes {_up(num_records * excess):,.0f} records, {fewer}or epsilon = "
         f"{_epsilon_for(mu * excess**2, epsilon, delta):g}"
     )
