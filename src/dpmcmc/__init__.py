@@ -19,6 +19,7 @@ __all__ = [
     "Curator",
     "DPLaplace",
     "DPPenalty",
+    "LaplacePlan",
     "Model",
     "Parameter",
     "Plan",
@@ -37,7 +38,7 @@ __all__ = [
 if TYPE_CHECKING:
     from dpmcmc import curator, data, errors, models, privacy, queries
     from dpmcmc.curator import Curator
-    from dpmcmc.inference import Plan, plan, sample
+    from dpmcmc.inference import LaplacePlan, Plan, plan, sample
     from dpmcmc.models import Model, Parameter, from_numpyro
     from dpmcmc.privacy import Budget
     from dpmcmc.results import Posterior
@@ -46,6 +47,7 @@ else:
     # JAX, NumPyro and dp-accounting take seconds to load, so a name is imported when it is first used (PEP 562).
     _HOME_OF = {
         "Curator": "curator",
+        "LaplacePlan": "inference",
         "Plan": "inference",
         "plan": "inference",
         "sample": "inference",

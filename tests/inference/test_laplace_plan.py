@@ -38,7 +38,7 @@ def test_the_noise_is_that_of_one_clipped_score_sum(case):
     n, d = made.num_records, made.dimension
     multiplier = smallest_noise_multiplier(1, 0.75 * made.mu_total)
     norm = math.sqrt(d / n)  # so that n scores of this norm have second moments that add up to one in each direction
-    for factor, noise, widening in zip((1.5, 4.0), made.noise_sd, made.interval_widening, strict=True):
+    for factor, noise, widening in zip((1.5, 6.0), made.noise_sd, made.interval_widening, strict=True):
         sensitivity = 2.0 * factor * norm
         assert noise == pytest.approx(multiplier * sensitivity, rel=1e-9)
         assert widening == pytest.approx(math.sqrt(1.0 + noise**2), rel=1e-12)

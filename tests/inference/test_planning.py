@@ -10,6 +10,7 @@ import pytest
 import dpmcmc
 from dpmcmc.errors import BudgetExceededError, ModelError, QueryError
 from dpmcmc.inference.blocks import choose_shape
+from dpmcmc.inference.laplace_plan import plan_laplace
 from dpmcmc.inference.planning import Cost, cost_of, make_funds, predicted_acceptance, private_queries
 from dpmcmc.privacy import Budget, StepBudget, gaussian_cost, gaussian_mu, smallest_noise_multiplier
 from dpmcmc.queries import InvalidCount
@@ -162,6 +163,25 @@ def test_a_sampler_of_ones_own_is_refused():
 
     with pytest.raises(QueryError, match="sampler must be one of"):
         dpmcmc.plan(Sneaky(0.1, 1.0, 5.0), num_records=N, epsilon=1.0, delta=DELTA)
+
+
+def test_a_class_that_was_not_called_is_refused_by_its_name():
+    with pytest.raises(QueryError, match=r"one of DPLaplace\(\), DPHMC\(\.\.\.\).*got the class DPLaplace, not called"):
+        dpmcmc.plan(dpmcmc.DPLaplace, num_records=N, epsilon=1.0, delta=DELTA, dimension=2)
+
+
+def test_the_plan_of_dp_laplace_is_its_own():
+    plan = dpmcmc.plan(dpmcmc.DPLaplace(), num_records=N, epsilon=1.0, delta=DELTA, dimension=10)
+    assert isinstance(plan, dpmcmc.LaplacePlan)
+    assert plan == plan_laplace(num_records=N, epsilon=1.0, delta=DELTA, dimension=10)
+    with pytest.raises(QueryError, match=r"dimension is required for DPLaplace.*give model\.dimension"):
+        dpmcmc.plan(dpmcmc.DPLaplace(), num_records=N, epsilon=1.0, delta=DELTA)
+
+    class Sneaky(dpmcmc.DPLaplace):
+        pass
+
+    with pytest.raises(QueryError, match="sampler must be one of"):
+        dpmcmc.plan(Sneaky(), num_records=N, epsilon=1.0, delta=DELTA, dimension=10)
 
 
 # ------------------------------------------------------------------------------------------- planned is charged

@@ -22,8 +22,7 @@ from dpmcmc.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from dpmcmc import Plan
-    from dpmcmc.inference.laplace_plan import LaplacePlan
+    from dpmcmc import LaplacePlan, Plan
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -272,11 +271,13 @@ def _sampler_options(run: RunOptions, settings: SamplerOptions) -> tuple[Sampler
 
 
 def _plan_laplace(run: RunOptions, delta: float, as_json: bool) -> None:
-    from dpmcmc.inference.laplace_plan import plan_laplace
+    import dpmcmc
 
     if run.dimension is None:
         raise UsageError(f"{SamplerName.dp_laplace} needs --dimension, the number of unconstrained parameters; give it")
-    bought = plan_laplace(num_records=run.num_records, epsilon=run.epsilon, delta=delta, dimension=run.dimension)
+    bought = dpmcmc.plan(
+        dpmcmc.DPLaplace(), num_records=run.num_records, epsilon=run.epsilon, delta=delta, dimension=run.dimension
+    )
     if as_json:
         print_json(
             {

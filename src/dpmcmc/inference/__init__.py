@@ -1,6 +1,7 @@
 """From a budget to draws: the plan of a run, and the run."""
 
+from dpmcmc.inference.laplace_plan import LaplacePlan
 from dpmcmc.inference.planning import Plan, plan
 from dpmcmc.inference.sampling import sample
 
-__all__ = ["Plan", "plan", "sample"]
+__all__ = ["LaplacePlan", "Plan", "plan", "sample"]
