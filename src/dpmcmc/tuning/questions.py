@@ -186,7 +186,7 @@ class Questions:
         """Return a bound that about ``wanted`` records exceed, by noisy counts that halve a range of exponents.
 
         The first counts need no precision, so that most of the price goes to the last. No fewer records are asked for
-        than so many sds of a count's noise (``certainty``). The bound is unit·2^exponent (of matrices unit²·2^exponent).
+        than so many sds of a count's noise (``certainty``). The bound is unit·2^exponent (of curvatures unit²·…).
         """
         low, high = exponents
         unit = self.unit**2 if of == "curvature" else self.unit
