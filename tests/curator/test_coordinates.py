@@ -148,9 +148,11 @@ class Seen:
         self.curvatures = matrix.T @ curvatures @ matrix
         self.curvature_norms = np.linalg.norm(self.curvatures.reshape(len(self.scores), -1), axis=1)
 
-    def information(self, query):
+    def roots(self, query):
+        """√v·w and √v_e·e of each record, side by side."""
         value, extra, residual = plain_information(self.model, self.records, self.theta)
-        value = np.maximum(value, query.majorise * residual)
+        if not isinstance(self.model, models.LinearRegression):  # quadratic in η: a Newton step needs no trust region
+            value = np.maximum(value, query.majorise * residual)
         rows = design_rows(self.model, self.records) @ self.matrix
         if query.weight_bound is not None:
             value = value * np.minimum(1.0, query.weight_bound / self.score_bounds)
@@ -159,7 +161,11 @@ class Seen:
             place = self.model.linear_size
             extra = np.maximum(extra, query.majorise * np.abs(self.plain_scores[:, place]))
             roots = np.concatenate([roots, np.sqrt(extra)[:, None] * self.matrix[place]], axis=1)
-        parts = np.split(clip(roots, query.l2_clip_norm), roots.shape[1] // rows.shape[1], axis=1)
+        return roots
+
+    def information(self, query):
+        roots = self.roots(query)
+        parts = np.split(clip(roots, query.l2_clip_norm), roots.shape[1] // len(self.theta), axis=1)
         return sum(part.T @ part for part in parts)
 
     @property
@@ -255,6 +261,44 @@ def test_information_equals_the_plain_formula(asked, name, place):
         assert np.linalg.eigvalsh(value[chain]).min() >= -1e-9 * bound**2
 
 
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [(case, name) for case in SOME for name, query in FISHER.items() if can_answer(case.model, query)],
+    indirect=["asked"],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_counts_of_information_equal_the_plain_formula(asked, name, place):
+    """They count the vectors that `FisherInformation` with the same settings clips."""
+    theta, _ = parameters(asked.case)
+    coordinates = coordinates_of(place, asked.case)
+    plain = asked.seen(coordinates)
+    more = {"majorise": FISHER[name].majorise}
+    if FISHER[name].weight_bound is not None:
+        more["weight_bound"] = float(np.median(plain[0].score_bounds))
+    sizes = [np.linalg.norm(one.roots(FisherInformation(1.0, 2.0, **more)), axis=1) for one in plain]
+    for share in (0.1, 0.5, 0.97):
+        # Between two records, so that no rounding matters.
+        place_of = int(share * NUM_RECORDS)
+        threshold = float(np.mean(np.sort(sizes[0])[place_of : place_of + 2]))
+        query = ClipCount(threshold, 2.0, of="information", **more)
+        value = asked.curator.ask(query, theta, coordinates=coordinates).value
+        assert value[0] == NUM_RECORDS - place_of - 1
+        assert value[1] == np.sum(sizes[1] > threshold)
+
+
+def test_majorising_leaves_the_quadratic_family_alone():
+    """Of a linear regression it raises the information about the scale only; of the others, that about η."""
+    theta = {"linear": np.array([0.0, 0.0, 0.0, 0.0, 0.0]), "logistic": np.zeros(4)}
+    for case in (case for case in CASES if case.name in theta):
+        curator = noise_free(case, case.good_records(NUM_RECORDS))
+        plain, raised = (
+            curator.ask(FisherInformation(1e3, 2.0, majorise), theta[case.name]).value for majorise in (0.0, 100.0)
+        )
+        alone = plain[:4, :4] == raised[:4, :4]
+        assert alone.all() if case.model.quadratic else not alone.any()
+        assert np.trace(raised) > 2.0 * np.trace(plain)
+
+
 def test_twin_a_wrong_information_is_caught(monkeypatch):
     original = models.LogisticRegression.information_at
 
@@ -263,8 +307,9 @@ def test_twin_a_wrong_information_is_caught(monkeypatch):
 
     monkeypatch.setattr(models.LogisticRegression, "information_at", wrong)
     passes.forget()
-    with pytest.raises(AssertionError):
-        test_information_equals_the_plain_formula(Asked.of(LOGISTIC), "weighted", "theta")
+    for check in (test_information_equals_the_plain_formula, test_counts_of_information_equal_the_plain_formula):
+        with pytest.raises(AssertionError):
+            check(Asked.of(LOGISTIC), "weighted", "theta")
     passes.forget()
 
 
@@ -318,6 +363,7 @@ ALL = {
     "coordinate_histogram": CoordinateHistogram(2.0),
     "quantile": NormQuantile(0.9, 2.0),
     "curvature_count": ClipCount(1.3, 2.0, of="curvature"),
+    "information_count": ClipCount(0.3, 2.0, of="information", majorise=1 / 3),
     "fisher_information": FisherInformation(1.3, 2.0, 1 / 3),
     "weighted_gradient": WeightedGradient(1.3, 2.0),
 }
@@ -431,6 +477,8 @@ COSTS = {
     "coordinate_histogram": (CoordinateHistogram(30.0), 1 / (2 * 30.0**2)),
     "quantile-of-score_bound": (NormQuantile(0.9, 30.0, of="score_bound"), 1 / (2 * 30.0**2)),
     "count-of-curvature": (ClipCount(1.0, 40.0, of="curvature"), 1 / (2 * 40.0**2)),
+    "count-of-information": (ClipCount(1.0, 40.0, of="information"), 1 / (2 * 40.0**2)),
+    "count-of-information-weighted": (ClipCount(1.0, 40.0, "information", 0.3, 1.0), 1 / (2 * 40.0**2)),
 }
 
 
@@ -552,6 +600,12 @@ REFUSED = {
     "weights of another family": (CASES[0], WeightedGradient(1.0, 30.0), "LogisticRegression"),
     "weighted information": (CASES[0], FisherInformation(1.0, 30.0, weight_bound=1.0), "LogisticRegression"),
     "bounds of another family": (CASES[0], NormQuantile(0.9, 30.0, of="score_bound"), "LogisticRegression"),
+    "counts of information of any model": (GAUSSIAN, ClipCount(1.0, 30.0, of="information"), "use Curvature"),
+    "counts of weighted information": (
+        CASES[0],
+        ClipCount(1.0, 30.0, of="information", weight_bound=1.0),
+        "LogisticRegression",
+    ),
     "bounds of any model": (GAUSSIAN, ClipCount(1.0, 30.0, of="score_bound"), "LogisticRegression"),
 }
 

@@ -508,6 +508,13 @@ BAD_QUERIES = [
     (FisherInformation, {"l2_clip_norm": 1.0, "noise_multiplier": 1.0, "weight_bound": 0.0}, "weight_bound"),
     (WeightedGradient, {"l2_clip_norm": math.inf, "noise_multiplier": 1.0}, "l2_clip_norm"),
     (ClipCount, {"threshold": 1.0, "noise_sd": 1.0, "of": "gradients"}, "of"),
+    (ClipCount, {"threshold": 1.0, "noise_sd": 1.0, "majorise": 0.3}, "majorise"),
+    (ClipCount, {"threshold": 1.0, "noise_sd": 1.0, "of": "curvature", "majorise": 0.3}, "majorise"),
+    (ClipCount, {"threshold": 1.0, "noise_sd": 1.0, "of": "score_bound", "weight_bound": 1.0}, "weight_bound"),
+    (ClipCount, {"threshold": 1.0, "noise_sd": 1.0, "of": "information", "majorise": -1.0}, "majorise"),
+    (ClipCount, {"threshold": 1.0, "noise_sd": 1.0, "of": "information", "majorise": True}, "majorise"),
+    (ClipCount, {"threshold": 1.0, "noise_sd": 1.0, "of": "information", "weight_bound": 0.0}, "weight_bound"),
+    (NormQuantile, {"quantile": 0.9, "noise_multiplier": 1.0, "of": "information"}, "of"),
     (ClipCount, {"threshold": 0.0, "noise_sd": 1.0}, "threshold"),
     (ClipCount, {"threshold": 1.0, "noise_sd": -1.0}, "noise_sd"),
 ]

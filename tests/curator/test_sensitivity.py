@@ -55,6 +55,9 @@ QUERIES = {
     "quantile-of-curvature": NormQuantile(0.9, 3.0, of="curvature"),
     "clip_count-of-score_bound": ClipCount(0.5, 2.0, of="score_bound"),
     "quantile-of-score_bound": NormQuantile(0.9, 3.0, of="score_bound"),
+    "clip_count-of-information": ClipCount(0.5, 2.0, of="information"),
+    "clip_count-of-information-majorised": ClipCount(20.0, 3.0, of="information", majorise=1 / 3),
+    "clip_count-of-information-weighted": ClipCount(0.5, 2.0, of="information", majorise=1 / 3, weight_bound=0.1),
 }
 # In other coordinates, of one of each kind of model: closed form with and without an extra parameter, traced.
 IN_COORDINATES = [case for case in CASES if case.name in ("logistic", "negative-binomial-groups", "student")]

@@ -25,7 +25,7 @@ from dpmcmc.errors import (
     QueryError,
     RunError,
 )
-from dpmcmc.inference import blocks, sampling
+from dpmcmc.inference import blocks, endings, sampling
 
 MODEL = dpmcmc.models.GaussianMean(np.array([[1.0, 0.3], [0.3, 0.5]]), prior_scale=2.0)
 NUM_RECORDS = 500
@@ -314,7 +314,7 @@ def test_draws_that_cannot_be_put_together_are_attached_to_the_error(monkeypatch
 
 def test_the_start_is_not_paid_again_by_a_second_ctrl_c():
     """While paid draws are put together Ctrl-C waits."""
-    with sampling._undisturbed():
+    with endings.undisturbed():
         signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)

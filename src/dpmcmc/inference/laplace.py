@@ -15,7 +15,7 @@ from dpmcmc import checks
 from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.data import open_source
-from dpmcmc.errors import BudgetExceededError, DPMCMCError, DPMCMCWarning, QueryError, RunError
+from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference.blocks import starting_points
 from dpmcmc.inference.endings import reason_of, undisturbed
 from dpmcmc.inference.laplace_plan import plan_laplace
@@ -48,7 +48,7 @@ class _Run(NamedTuple):
     prior: Prior
     start: Array
     asked: Asked
-    key: jax.Array
+    keys: tuple[jax.Array, jax.Array]
 
 
 def draw(
@@ -79,6 +79,10 @@ def draw(
     with exact_arithmetic():
         try:
             run = _prepare(model, data, epsilon, delta, init, seed, devices, check_records)
+            # What will be drawn in the end, from the prior: compiled, and seen to work, before anything is spent.
+            nothing = np.zeros((model.dimension, model.dimension))
+            for shape in ((num_chains, num_draws), (1, _COMPARED_DRAWS)):
+                _constrained(run.curator, _gaussian(run.keys[0], run.start, nothing, shape))
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted before the first question; nothing was spent") from None
         record_check, found = _search(run, progress)
@@ -102,15 +106,16 @@ def _prepare(
         raise BudgetExceededError(" ".join(plan.notes))
     for note in plan.notes:
         warnings.warn(note, DPMCMCWarning, stacklevel=4)
-    prior = describe_prior(model)
-    start = _start(model, init, num_records, curator.public_key, prior)
+    prior = describe_prior(model, num_records, curator.passes.keep)
+    draw_key, compare_key = jax.random.split(curator.public_key)
+    start = _start(model, init, num_records, draw_key, prior)
     asked = Asked()
     coordinates = Affine(start, np.diag(prior.sd))
     for query in Questions(_nobody, Style.of(model), num_records, model.dimension).programs():
         curator.prepare(query, start, coordinates=coordinates)
     if funds.record_check is not None:
         curator.prepare(funds.record_check, start)
-    return _Run(curator, funds.main, funds.record_check, prior, start, asked, curator.public_key)
+    return _Run(curator, funds.main, funds.record_check, prior, start, asked, (draw_key, compare_key))
 
 
 def _nobody(query: Query, theta: Array, coordinates: Affine) -> AnyRelease:
@@ -208,13 +213,12 @@ def _posterior(
 ) -> Posterior:
     """Draw, and say what is known of the draws."""
     curator, model = run.curator, run.curator.model
-    keys = jax.random.split(run.key)
+    theta = _gaussian(run.keys[0], found.mean, found.covariance, (num_chains, num_draws))
     try:
-        draws = _draws(curator, keys[0], found.mean, found.covariance, num_chains, num_draws)
         dims = {name: (dimension,) for name, (dimension, _) in model.labels.items()}
         coords = dict(model.labels.values())
         return Posterior(
-            draws=draws,
+            draws=_constrained(curator, theta),
             privacy=_statement(run, epsilon, delta),
             sampler=repr(DPLaplace()),
             model=model.name,
@@ -227,18 +231,18 @@ def _posterior(
                 rounds=found.rounds,
                 reasons=found.reasons,
                 notes=found.notes,
-                noise_share=_noise_share(curator, keys[1], found),
+                noise_share=_noise_share(curator, run.keys[1], found),
                 prior_only=_prior_only(model, found, dims, coords),
                 clipped_share=found.clipped_share,
                 clipped_share_sd=found.clipped_share_sd,
                 independent_draws=True,
             ),
         )
-    except DPMCMCError as error:
+    except Exception as error:
         raise RunError(
-            f"the run is done, but its draws could not be put together ({error}); they are paid for, and attached to "
-            "this error as `unconstrained_draws` (draws × chains × parameters)",
-            unconstrained_draws=_gaussian(keys[0], found.mean, found.covariance, (num_draws, num_chains)),
+            f"the run is done, but its draws could not be put together ({type(error).__name__}: {error}); they are "
+            "paid for, and attached to this error as `unconstrained_draws` (draws × chains × parameters)",
+            unconstrained_draws=np.swapaxes(theta, 0, 1),
         ) from error
 
 
@@ -249,19 +253,17 @@ def _gaussian(key: jax.Array, mean: Array, covariance: Array, shape: tuple[int, 
     return np.asarray(mean + standard @ factor.T)
 
 
-def _draws(
-    curator: Curator, key: jax.Array, mean: Array, covariance: Array, num_chains: int, num_draws: int
-) -> dict[str, NDArray[Any]]:
-    theta = _gaussian(key, mean, covariance, (num_chains, num_draws))
+def _constrained(curator: Curator, theta: Array) -> dict[str, NDArray[Any]]:
     return {name: np.asarray(value) for name, value in curator.passes.constrain(jnp.asarray(theta)).items()}
 
 
 def _noise_share(curator: Curator, key: jax.Array, found: Laplace) -> dict[str, NDArray[Any]]:
     """Return the share of each sd that is noise, in constrained space: the same draws, with and without it."""
     without, reported = (
-        {name: value.std(axis=(0, 1)) for name, value in draws.items()}
+        # (What is next to nothing known may overflow, and has no sd then.)
+        {name: np.clip(value, -1e150, 1e150).std(axis=(0, 1)) for name, value in draws.items()}
         for draws in (
-            _draws(curator, key, found.mean, covariance, 1, _COMPARED_DRAWS)
+            _constrained(curator, _gaussian(key, found.mean, covariance, (1, _COMPARED_DRAWS)))
             for covariance in (found.posterior, found.covariance)
         )
     )
@@ -281,8 +283,8 @@ def _prior_only(model: Model, found: Laplace, dims: Any, coords: Any) -> tuple[s
                 names[place.start + index] = entry_label(name, (index,), dims, coords)
     labels = []
     for direction in found.prior_directions.T:
-        order = np.argsort(-np.abs(direction))[:3]
-        largest = [place for place in order if abs(direction[place]) > 0.3]
+        first, *others = np.argsort(-np.abs(direction))[:3]
+        largest = [first, *(place for place in others if abs(direction[place]) > 0.3)]
         labels.append(" ".join(f"{direction[place]:+.1f}·{names[place]}" for place in largest))
     return tuple(labels)
 
