@@ -39,6 +39,8 @@ LOCATION_LIMITS = (0.01, 0.05)
 """A location round costs between these parts of the budget: more where the curvature's noise needs it."""
 LOCATION_NOISE = 65.0
 """Times ρ = d^1.5/(n√(2B)), squared: the part that makes the curvature's noise about a fifth of the curvature."""
+LOCATION_GROWTH = 2.5
+"""After a step within the noise the next round costs so many times more, up to the limit, before it is believed."""
 FAR_DISCOUNT = 5.0
 """While steps are very long compared with the noise, a round costs so many times less."""
 MAX_ROUNDS = 24
@@ -49,7 +51,7 @@ FINAL_CURVATURE = 0.08
 FINAL_SEARCH = 0.08
 FINAL_COUNT = 0.01
 FINAL_CHECK = 0.04
-WEIGHTED_DOWN = 0.2
+WEIGHTED_DOWN = 0.1
 """Share of the records whose score is weighted down, where weights take the place of clipping."""
 TAIL_FACTOR = 1.0
 """Records that are clipped, in units of 2√(d/(2μ)): clipping one record more shifts as much as it saves in noise."""
@@ -239,9 +241,9 @@ class _Search:
             length, noise = self._lengths(score, whitened, step)
             observed, state.matrix = self._moved(state, whitened, step)
             self.report()
-            price = near
             if length > self._usual(noise):
                 state.theta, state.belief, short_steps = observed, None, 0
+                price = max(price, near)
                 if length > 10.0 * noise + 20.0:
                     price = near / FAR_DISCOUNT
                     state.bounds.clear()  # another place, other coordinates
@@ -249,8 +251,10 @@ class _Search:
             self._observe(state, observed, score, matrix, whitened, length)
             short_steps += 1
             is_round = not whitened.floored.any() and whitened.values.max() < 4.0 and whitened.values.min() > 0.25
-            if is_round or short_steps >= 4:
+            if price >= LOCATION_LIMITS[1] and (is_round or short_steps >= 4):
                 return True
+            # What looks like noise at a low price may be a step at a higher one.
+            price = min(LOCATION_GROWTH * max(price, near), LOCATION_LIMITS[1])
         return False
 
     def finish(self, state: _State, converged: bool) -> Laplace:
