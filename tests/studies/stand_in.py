@@ -40,7 +40,7 @@ def sample(cell, case, noise=0.3, shift=0.0, spread=1.0):
         flagged=flagged,
         reasons=("did not converge",) * flagged,
         converged=not flagged,
-        noise_share=0.5,
+        noise_share={"all": np.array(0.5)},
         clipped_share=0.0,
         rounds=7,
     )

@@ -55,6 +55,9 @@ WEIGHTED_DOWN = 0.1
 """Share of the records whose score is weighted down, where weights take the place of clipping."""
 TAIL_FACTOR = 1.0
 """Records that are clipped, in units of 2√(d/(2μ)): clipping one record more shifts as much as it saves in noise."""
+PARTIAL, WIDEST_PARTIAL, FARTHEST_PARTIAL = 0.2, 0.8, 20.0
+"""Columns that fewer than so many n/d records have a part in are kept narrower than so many of their own widths, and
+move by no more than so many of these in a round; see `_moved`."""
 CURVATURE_CLIPPED = (0.01, 0.005)
 """Share of the records whose curvature is clipped: in location rounds, in the final ones."""
 _CERTAIN = 4.5  # noise sds: of a million empty bins, three are taken for full ones
@@ -150,6 +153,10 @@ class _State:
     curvature: tuple[Array, float] | None = None
     bounds: dict[str, float] = field(default_factory=dict)
     rare: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    partial: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    usual: int = 0
+    relative: Array = field(default_factory=lambda: np.zeros(0))
+    last_move: Array | None = None
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -221,8 +228,17 @@ class _Search:
             part = seen[:, 1:].sum(axis=1)
             squares = squares + np.where(part < 0.5 * self.num_records, _CERTAIN * noise_sd * usual * sd**2, 0.0)
         widths = sd * np.minimum(1.0, 1.0 / np.sqrt(np.maximum(squares, 1e-300)))
-        is_rare = (seen[:, 1:].sum(axis=1) < 0.02 * self.num_records) & (np.arange(len(sd)) < self.style.linear_size)
-        return _State(np.array(start, np.float64), np.diag(widths), rare=is_rare)
+        part = seen[:, 1:].sum(axis=1)
+        in_design = np.arange(len(sd)) < self.style.linear_size
+        usual = int(np.argmax(part))
+        return _State(
+            np.array(start, np.float64),
+            np.diag(widths),
+            rare=in_design & (part < 0.02 * self.num_records),
+            partial=in_design & (part < PARTIAL * self.num_records / self.dimension),
+            usual=usual,
+            relative=widths / widths[usual],
+        )
 
     def locate(self, state: _State) -> bool:
         """Go to where the posterior is, making coordinates rounder on the way; return whether it was found."""
@@ -239,16 +255,17 @@ class _Search:
             whitened = self._whiten(state, matrix)
             step = self._step(state, score, whitened)
             length, noise = self._lengths(score, whitened, step)
-            observed, state.matrix = self._moved(state, whitened, step)
+            observed, round_matrix = self._moved(state, whitened, step)
             self.report()
             if length > self._usual(noise):
-                state.theta, state.belief, short_steps = observed, None, 0
+                state.theta, state.matrix, state.belief, short_steps = observed, round_matrix, None, 0
                 price = max(price, near)
                 if length > 10.0 * noise + 20.0:
                     price = near / FAR_DISCOUNT
                     state.bounds.clear()  # another place, other coordinates
                 continue
             self._observe(state, observed, score, matrix, whitened, length)
+            state.matrix = round_matrix
             short_steps += 1
             is_round = not whitened.floored.any() and whitened.values.max() < 4.0 and whitened.values.min() > 0.25
             if price >= LOCATION_LIMITS[1] and (is_round or short_steps >= 4):
@@ -276,11 +293,13 @@ class _Search:
             whitened = self._whiten(state, matrix)
             step = self._step(state, score, whitened)
             length, _ = self._lengths(score, whitened, step)
-            observed, state.matrix = self._moved(state, whitened, step)
+            posterior = self._inverse(state, whitened)
+            observed, round_matrix = self._moved(state, whitened, step)
             surprises.append(self._observe(state, observed, score, matrix, whitened, length))
+            state.matrix = round_matrix
             self.report()
         settled = converged and surprises[-1] <= self._surprising()
-        return self._judged(state, settled, bound, count_price, check_price, for_scores, whitened)
+        return self._judged(state, posterior, settled, bound, count_price, check_price, for_scores, whitened)
 
     # -------------------------------------------------------------------------------------------------- parts
 
@@ -351,14 +370,37 @@ class _Search:
         length = float(np.linalg.norm(step * np.sqrt(whitened.values)))
         return length, math.sqrt(float(np.sum(score.noise_sd**2 / whitened.values)))
 
+    def _inverse(self, state: _State, whitened: Whitened) -> Array:
+        """Return the inverse of a curvature, in θ."""
+        roots = state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
+        return np.asarray(roots @ roots.T)
+
     def _usual(self, noise: float) -> float:
         """Return a length that steps made by noise alone rarely exceed: it is within 1/√(2d) of its own, and 2 more."""
         return noise * (1.0 + 3.0 / math.sqrt(2.0 * self.dimension)) + 2.0
 
     def _moved(self, state: _State, whitened: Whitened, step: Array) -> tuple[Array, Array]:
-        """Return where a step leads, and coordinates in which the curvature is the identity."""
-        observed = state.theta + state.matrix @ (whitened.vectors @ step)
-        return observed, state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
+        """Return where a step leads, and coordinates in which the curvature is the identity.
+
+        But for columns that few records have a part in: these few would be far out in such coordinates, and clipped, so
+        that their direction would look flatter than it is, and become wider still. So a column's width stays below what
+        the sizes of the scores said of it, compared with a column that most have a part in.
+        """
+        move = state.matrix @ (whitened.vectors @ step)
+        matrix = state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
+        if not state.partial.any():
+            return state.theta + move, matrix
+        ceiling = WIDEST_PARTIAL * state.relative * np.linalg.norm(matrix[state.usual])
+        # Their curvature may be taken for too small: no step of theirs is very long, and none goes back by more than
+        # half of the one before.
+        limit = FARTHEST_PARTIAL * ceiling
+        if state.last_move is not None:
+            limit = np.where(move * state.last_move < 0.0, np.minimum(limit, 0.5 * np.abs(state.last_move)), limit)
+        move = np.where(state.partial, np.clip(move, -limit, limit), move)
+        state.last_move = move
+        rows = matrix[state.partial] / ceiling[state.partial, None]
+        values, vectors = np.linalg.eigh(np.eye(self.dimension) + rows.T @ rows)
+        return state.theta + move, matrix @ (vectors / np.sqrt(values))
 
     def _observe(
         self, state: _State, observed: Array, score: Score, matrix: Matrix, whitened: Whitened, length: float
@@ -370,8 +412,9 @@ class _Search:
         size = len(observed)
         bend = 1.5 * self.questions.unit * length**2
         variances = score.noise_sd**2 / whitened.values + (matrix.noise_sd * length) ** 2 / whitened.values**2 / size
-        by_noise = (state.matrix * variances) @ state.matrix.T
-        covariance = by_noise + bend**2 / size * state.matrix @ state.matrix.T
+        roots = state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
+        by_noise = (roots * variances) @ roots.T
+        covariance = by_noise + bend**2 / size * roots @ roots.T
         surprise = math.inf if state.belief is None else state.belief.surprise(observed, by_noise)
         if state.belief is None or surprise > self._surprising():
             # What was believed was wrong: begin again with the prior.
@@ -390,6 +433,7 @@ class _Search:
     def _judged(
         self,
         state: _State,
+        posterior: Array,
         converged: bool,
         bound: float,
         count_price: float,
@@ -398,7 +442,6 @@ class _Search:
         whitened: Whitened,
     ) -> Laplace:
         assert state.belief is not None
-        posterior = state.matrix @ state.matrix.T
         coordinates = self._coordinates(state)
         above, above_sd = self.questions.count(
             state.theta, coordinates, bound, count_price, "score_bound" if self.style.weighted else "gradient"
@@ -426,7 +469,7 @@ class _Search:
             rounds=state.rounds,
             reasons=tuple(state.reasons),
             notes=tuple(state.notes),
-            prior_directions=self._prior_directions(state),
+            prior_directions=self._prior_directions(state, posterior),
             clipped_share=clipped,
             clipped_share_sd=clipped_sd,
         )
@@ -478,9 +521,11 @@ class _Search:
                 "or transform features and outcomes with long tails."
             )
 
-    def _prior_directions(self, state: _State) -> Array:
+    def _prior_directions(self, state: _State, posterior: Array) -> Array:
         """Return directions of which the prior holds more than nine tenths, as columns in prior sds of length 1."""
-        part = state.matrix.T @ self.prior.precision(state.theta) @ state.matrix
+        sizes, axes = np.linalg.eigh(posterior)
+        roots = axes * np.sqrt(np.maximum(sizes, 0.0))
+        part = roots.T @ self.prior.precision(state.theta) @ roots
         values, vectors = np.linalg.eigh((part + part.T) / 2.0)
-        directions = (state.matrix @ vectors[:, values > 0.9]) / self.prior.sd[:, None]
+        directions = (roots @ vectors[:, values > 0.9]) / self.prior.sd[:, None]
         return np.asarray(directions / np.maximum(np.linalg.norm(directions, axis=0), 1e-300))
