@@ -70,11 +70,11 @@ def draw(
     """Draw from the noise-aware Gaussian posterior; see :func:`dpmcmc.sample`. Return also what there is to say."""
     if epsilon is None or delta is None:
         raise QueryError("epsilon and delta are required: they are the privacy budget, for example 1.0 and 1e-6")
-    if num_warmup not in (None, 0) or thin != 1:
-        raise QueryError(
-            f"num_warmup = {num_warmup!r} and thin = {thin!r} mean nothing to DPLaplace, whose draws are independent; "
-            "leave them out"
-        )
+    for name, value, is_set in (("num_warmup", num_warmup, num_warmup not in (None, 0)), ("thin", thin, thin != 1)):
+        if is_set:
+            raise QueryError(
+                f"{name} = {value!r} means nothing to DPLaplace, whose draws are independent; leave it out"
+            )
     num_draws = NUM_DRAWS if num_draws is None else checks.count("num_steps", num_draws)
     with exact_arithmetic():
         try:
@@ -103,7 +103,7 @@ def _prepare(
     curator = Curator(model, source, funds.main, noise=noise, devices=devices, seed=seed)
     plan = plan_laplace(num_records=num_records, epsilon=epsilon, delta=delta, dimension=model.dimension)
     if not plan.feasible:
-        raise BudgetExceededError(" ".join(plan.notes))
+        raise BudgetExceededError("; ".join(plan.notes))
     for note in plan.notes:
         warnings.warn(note, DPMCMCWarning, stacklevel=4)
     prior = describe_prior(model, num_records, curator.passes.keep)
@@ -285,7 +285,10 @@ def _prior_only(model: Model, found: Laplace, dims: Any, coords: Any) -> tuple[s
     for direction in found.prior_directions.T:
         first, *others = np.argsort(-np.abs(direction))[:3]
         largest = [first, *(place for place in others if abs(direction[place]) > 0.3)]
-        labels.append(" ".join(f"{direction[place]:+.1f}·{names[place]}" for place in largest))
+        parts = [f"{abs(direction[place]):.1f}·{names[place]}" for place in largest]
+        signs = ["−" if direction[place] * direction[largest[0]] < 0.0 else "+" for place in largest]
+        rest = "".join(f" {sign} {part}" for sign, part in zip(signs[1:], parts[1:], strict=True))
+        labels.append(names[largest[0]] if len(largest) == 1 else parts[0] + rest)
     return tuple(labels)
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from dpmcmc.queries import Affine
 from dpmcmc.queries.quantile import Magnitude
@@ -61,8 +62,8 @@ move by no more than so many of these in a round; see `_moved`."""
 CURVATURE_CLIPPED = (0.01, 0.005)
 """Share of the records whose curvature is clipped: in location rounds, in the final ones."""
 _CERTAIN = 4.5  # noise sds: of a million empty bins, three are taken for full ones
-# χ² statistics count as too large at so many of their sds above their expectation.
-_MISFIT, _SURPRISING = 4.0, 5.0
+# A χ² statistic counts as too large if chance alone makes it so large with this probability.
+_BY_CHANCE = 1e-5
 _MOSTLY_NOISE = 2.0
 
 
@@ -121,7 +122,7 @@ class Laplace(NamedTuple):
     prior_directions
         Directions (columns, in prior sds) that only the prior holds.
     clipped_share, clipped_share_sd
-        Noised share of the records that were clipped in the final score sums.
+        Noised share of the records that were clipped in the final score sums; None where weights take that place.
     """
 
     mean: Array
@@ -133,8 +134,8 @@ class Laplace(NamedTuple):
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
     prior_directions: Array
-    clipped_share: float
-    clipped_share_sd: float
+    clipped_share: float | None
+    clipped_share_sd: float | None
 
     @property
     def covariance(self) -> Array:
@@ -426,7 +427,8 @@ class _Search:
         return surprise
 
     def _surprising(self) -> float:
-        return self.dimension + _SURPRISING * math.sqrt(2.0 * self.dimension)
+        """Return what a χ² of as many degrees of freedom as there are parameters hardly ever exceeds."""
+        return float(chi2.isf(_BY_CHANCE, self.dimension))
 
     # ------------------------------------------------------------------------------------------------ judgement
 
@@ -446,11 +448,13 @@ class _Search:
         above, above_sd = self.questions.count(
             state.theta, coordinates, bound, count_price, "score_bound" if self.style.weighted else "gradient"
         )
-        clipped, clipped_sd, shift = 0.0, 0.0, 0.0
+        clipped: float | None = None
+        clipped_sd: float | None = None
+        shift = 0.0
         if self.style.weighted:
             state.notes.append(
-                f"The scores of about {max(above, 0.0) / self.num_records:.0%} of the records were weighted down, by "
-                "weights that depend on the features alone; none was clipped."
+                f"About {100.0 * max(above, 0.0) / self.num_records:.0f} % of the records have extreme features and "
+                "were weighted down (by their features, never by their outcome); no score was clipped."
             )
             self._check_fit(state, check_price)
         else:
@@ -486,7 +490,7 @@ class _Search:
             self.dimension
         )
         statistic = float(slope @ np.linalg.solve(covariance, slope))
-        if statistic > self.dimension + _MISFIT * math.sqrt(2.0 * self.dimension):
+        if statistic > self._surprising():
             state.reasons.append(
                 "Records with extreme features do not follow the model: weighted and clipped scores disagree "
                 f"(χ² {statistic:.0f} for {self.dimension} parameters). Transform or bound the features, or add terms."
@@ -496,7 +500,8 @@ class _Search:
         if not converged:
             state.reasons.append(
                 f"The search did not settle in {state.rounds} rounds: the centre may be far off. A larger ε, more "
-                "records, fewer parameters, or a start nearer to the posterior (init) would help."
+                "records, fewer parameters, or a start nearer to the posterior (init) would help; so would leaving out "
+                "a column that decides the outcome alone."
             )
         if whitened.floored.any() or whitened.floor > 0.4:
             state.reasons.append(
@@ -512,8 +517,8 @@ class _Search:
         if drowned:
             state.reasons.append(
                 f"{drowned} of {self.dimension} parameters are mostly privacy noise, of more than {_MOSTLY_NOISE:.0f} "
-                "posterior sds (see noise_share): their intervals are honest, but say little. Leave out rare columns, "
-                "or use a larger ε or more records."
+                "posterior sds (see noise_share): their intervals say little. Leave out rare columns, or use a larger "
+                "ε or more records."
             )
         if shift / math.sqrt(self.dimension) > 0.5:
             state.reasons.append(
