@@ -30,13 +30,13 @@ class GaussianRecords:
         The budget, μ.
     generator
         Of the noise.
-    actual_noise
-        The noise's sd over the stated one.
+    false_bin
+        A bin of the scales of the second coordinate that seems to be full, by noise alone.
     """
 
-    def __init__(self, matrix, mode, num_records, total, generator, actual_noise=1.0):
+    def __init__(self, matrix, mode, num_records, total, generator, false_bin=None):
         self.matrix, self.mode, self.num_records = matrix, mode, num_records
-        self.total, self.spent, self.generator, self.actual_noise = total, 0.0, generator, actual_noise
+        self.total, self.spent, self.generator, self.false_bin = total, 0.0, generator, false_bin
         self.asked = []
 
     def left(self):
@@ -44,7 +44,7 @@ class GaussianRecords:
 
     def noisy(self, value, sd):
         value = np.asarray(value, float)
-        return value + self.actual_noise * sd * self.generator.normal(size=value.shape)
+        return value + sd * self.generator.normal(size=value.shape)
 
     def __call__(self, query, theta, coordinates):
         self.spent += query.mu
@@ -60,7 +60,10 @@ class GaussianRecords:
                 sizes = np.sqrt(growth * np.diag(seen) / self.num_records)
                 counts = np.zeros((len(theta), len(edges) + 1))
                 counts[np.arange(len(theta)), np.searchsorted(edges, sizes, side="right")] = self.num_records
-                return Release(Histograms(self.noisy(counts, sd), edges), sd, query.mu)
+                histogram = self.noisy(counts, sd)
+                if self.false_bin is not None:
+                    histogram[1, self.false_bin] = 4.6 * sd
+                return Release(Histograms(histogram, edges), sd, query.mu)
             case ClipCount():
                 usual = np.trace(seen) / self.num_records
                 usual = np.sqrt(growth * usual) if query.of == "gradient" else usual

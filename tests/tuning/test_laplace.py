@@ -49,14 +49,14 @@ def test_surprise_is_the_chi_square_of_what_is_observed():
     assert stats.chi2.cdf(total, 2000 * DIMENSION) > 1 - 0.5e-6
 
 
-def run(seed, actual_noise=1.0, condition=30.0, start=None):
+def run(seed, condition=30.0, start=None, false_bin=None):
     """One search; return it, the mode of the exact posterior and its covariance."""
     generator = np.random.default_rng(seed)
     axes = np.linalg.qr(generator.normal(size=(DIMENSION, DIMENSION)))[0]
     matrix = NUM_RECORDS * (axes * np.geomspace(1.0, 1.0 / condition, DIMENSION)) @ axes.T
     prior = gaussian_prior(generator.normal(size=DIMENSION), np.array([1.0, 3.0, 0.5]))
     mode = prior.center + prior.sd * generator.normal(size=DIMENSION)
-    records = GaussianRecords(matrix, mode, NUM_RECORDS, BUDGET, generator, actual_noise)
+    records = GaussianRecords(matrix, mode, NUM_RECORDS, BUDGET, generator, false_bin)
     found = find_laplace(Questions(records, TRACED, NUM_RECORDS, DIMENSION), prior, records.left, start=start)
     whole = matrix + np.diag(prior.sd**-2.0)
     return found, np.linalg.solve(whole, matrix @ mode + prior.center / prior.sd**2), np.linalg.inv(whole), records
@@ -74,30 +74,43 @@ def test_the_search_finds_the_posterior_and_spends_the_budget():
     np.testing.assert_allclose(found.covariance, found.posterior + found.noise + found.clipping)
 
 
-def normalised_errors(actual_noise):
+def normalised_errors():
     """χ² of where the centre is taken to be, by the covariance that is reported for what the noise leaves open."""
     statistics = []
     for seed in range(NUM_RUNS):
-        found, mode, *_ = run(seed, actual_noise)
+        found, mode, *_ = run(seed)
         error = found.mean - mode
         statistics.append(error @ np.linalg.solve(found.noise, error))
     return np.array(statistics)
 
 
 def test_the_noise_on_the_centre_is_what_it_is_said_to_be():
-    """The sum over 150 runs is χ² of 450; above its 1 − 5e-6 quantile (1.31 a degree) in 5e-6 of the times.
+    """The sum over 150 runs is χ² of 450; above its 1 − 5e-6 quantile (1.32 a degree) in 5e-6 of the times.
 
     What the filter adds for curving, which a Gaussian does not have, makes the sum smaller: down to half is allowed.
     """
-    total = normalised_errors(1.0).sum() / (NUM_RUNS * DIMENSION)
+    total = normalised_errors().sum() / (NUM_RUNS * DIMENSION)
     assert total < stats.chi2.isf(5e-6, NUM_RUNS * DIMENSION) / (NUM_RUNS * DIMENSION)
     assert total > 0.5
 
 
-def test_twin_noise_that_is_left_out_of_the_covariance_is_noticed():
-    """As much noise again as is stated: 1.4 times the sd."""
-    total = normalised_errors(2.0**0.5).sum() / (NUM_RUNS * DIMENSION)
+def test_twin_noise_that_is_left_out_of_the_covariance_is_noticed(monkeypatch):
+    """Half of the noise's variance forgotten in what is believed."""
+    original = Belief.updated
+    monkeypatch.setattr(
+        Belief, "updated", lambda self, observed, covariance: original(self, observed, 0.5 * covariance)
+    )
+    total = normalised_errors().sum() / (NUM_RUNS * DIMENSION)
     assert total > stats.chi2.isf(5e-6, NUM_RUNS * DIMENSION) / (NUM_RUNS * DIMENSION)
+
+
+@pytest.mark.xfail(reason="a bin of the scales' histogram that noise alone fills makes a coordinate far too narrow")
+def test_a_bin_that_noise_fills_does_not_mislead_unnoticed():
+    """At 4.5 sds this is one run in 150 with 50 parameters: it must be flagged, or do no harm."""
+    for seed in range(3):
+        found, mode, *_ = run(seed, false_bin=35)
+        error = found.mean - mode
+        assert found.reasons or error @ np.linalg.solve(found.covariance, error) < 60.0
 
 
 @pytest.mark.parametrize("start", [[20.0, -20.0, 20.0], [1e4, 0.0, -1e4]], ids=["far", "very far"])
