@@ -293,14 +293,8 @@ def distance(found, mode):
     return error @ np.linalg.solve(found.covariance, error)
 
 
-OVERSHOOTS = pytest.mark.xfail(reason="whole Newton steps overshoot where the likelihood is not concave; it is flagged")
-
-
-@pytest.mark.parametrize(
-    ("name", "seed"),
-    [(name, 3) for name in CASES[:-1]] + [pytest.param("own", seed, marks=OVERSHOOTS) for seed in (1, 3)],
-)
-def test_near_the_exact_posterior(name, seed, monkeypatch):
+@pytest.mark.parametrize("name", CASES[:-1])
+def test_near_the_exact_posterior(name, monkeypatch, seed=3):
     """The error is a part of what is reported, so that χ² of d is an upper bound: it fails falsely in under 1e-6."""
     model, data = case(name)
     mode, covariance = exact_posterior(model, data)
@@ -314,6 +308,13 @@ def test_near_the_exact_posterior(name, seed, monkeypatch):
         constrained = {name: np.asarray(value) for name, value in model.constrain(jnp.asarray(mode)).items()}
     for parameter, draws in posterior.draws.items():
         assert np.all(np.abs(draws.mean(axis=(0, 1)) - constrained[parameter]) < 6 * draws.std(axis=(0, 1)))
+
+
+@pytest.mark.xfail(reason="whole Newton steps overshoot where the likelihood is not concave, in two of five runs")
+def test_near_the_exact_posterior_of_a_likelihood_that_is_not_concave(monkeypatch):
+    """The same of Student's t, from four seeds."""
+    for seed in range(4):
+        test_near_the_exact_posterior("own", monkeypatch, seed)
 
 
 def test_twin_a_search_that_leaves_out_a_part_of_the_score_is_noticed(monkeypatch):
