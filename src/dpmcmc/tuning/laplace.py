@@ -45,6 +45,8 @@ LOCATION_GROWTH = 2.5
 FAR_DISCOUNT = 5.0
 """While steps are very long compared with the noise, a round costs so many times less."""
 MAX_ROUNDS = 24
+FARTHEST = 1e6
+"""No step is longer than so many prior sds: what would be is a table of numbers that overflow."""
 LOCATION_STOP = 0.5
 """Location rounds end, converged or not, when so much of the budget is left."""
 FINAL_SHARES = (0.2, 0.3, 0.5)
@@ -387,7 +389,8 @@ class _Search:
         that their direction would look flatter than it is, and become wider still. So a column's width stays below what
         the sizes of the scores said of it, compared with a column that most have a part in.
         """
-        move = state.matrix @ (whitened.vectors @ step)
+        farthest = FARTHEST * self.prior.sd
+        move = np.clip(np.nan_to_num(state.matrix @ (whitened.vectors @ step)), -farthest, farthest)
         matrix = state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
         if not state.partial.any():
             return state.theta + move, matrix
