@@ -293,8 +293,8 @@ def distance(found, mode):
     return error @ np.linalg.solve(found.covariance, error)
 
 
-@pytest.mark.parametrize("name", CASES[:-1])
-def test_near_the_exact_posterior(name, monkeypatch, seed=3):
+@pytest.mark.parametrize(("name", "seed"), [(name, 3) for name in CASES[:-1]])
+def test_near_the_exact_posterior(name, seed, monkeypatch):
     """The error is a part of what is reported, so that χ² of d is an upper bound: it fails falsely in under 1e-6."""
     model, data = case(name)
     mode, covariance = exact_posterior(model, data)
@@ -314,7 +314,7 @@ def test_near_the_exact_posterior(name, monkeypatch, seed=3):
 def test_near_the_exact_posterior_of_a_likelihood_that_is_not_concave(monkeypatch):
     """The same of Student's t, from four seeds."""
     for seed in range(4):
-        test_near_the_exact_posterior("own", monkeypatch, seed)
+        test_near_the_exact_posterior("own", seed, monkeypatch)
 
 
 def test_twin_a_search_that_leaves_out_a_part_of_the_score_is_noticed(monkeypatch):
