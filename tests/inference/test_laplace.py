@@ -310,7 +310,6 @@ def test_near_the_exact_posterior(name, seed, monkeypatch):
         assert np.all(np.abs(draws.mean(axis=(0, 1)) - constrained[parameter]) < 6 * draws.std(axis=(0, 1)))
 
 
-@pytest.mark.xfail(reason="whole Newton steps overshoot where the likelihood is not concave, in two of five runs")
 def test_near_the_exact_posterior_of_a_likelihood_that_is_not_concave(monkeypatch):
     """The same of Student's t, from four seeds."""
     for seed in range(4):
@@ -613,5 +612,5 @@ def test_directions_are_named_by_their_largest_part():
     found = type("Found", (), {"prior_directions": directions})
     dims = {name: (dimension,) for name, (dimension, _) in model.labels.items()}
     first, second = laplace._prior_only(model, found, dims, dict(model.labels.values()))
-    assert first.startswith("+0.2·")
-    assert second == f"+1.0·coefficients[{model.feature_names[2]}]"
+    assert first == "intercept"
+    assert second == f"coefficients[{model.feature_names[2]}]"

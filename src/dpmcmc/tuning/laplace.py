@@ -63,7 +63,7 @@ PARTIAL, WIDEST_PARTIAL, FARTHEST_PARTIAL = 0.2, 0.8, 20.0
 move by no more than so many of these in a round; see `_moved`."""
 CURVATURE_CLIPPED = (0.01, 0.005)
 """Share of the records whose curvature is clipped: in location rounds, in the final ones."""
-_CERTAIN = 4.5  # noise sds: of a million empty bins, three are taken for full ones
+_CERTAIN = 6.0  # noise sds: of a thousand million empty bins, one is taken for a full one
 # A χ² statistic counts as too large if chance alone makes it so large with this probability.
 _BY_CHANCE = 1e-5
 _MOSTLY_NOISE = 2.0
@@ -366,7 +366,12 @@ class _Search:
         slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
         step = (whitened.vectors.T @ slope) / whitened.values
         limit = 3.0 / np.sqrt(whitened.values)
-        return np.where(whitened.floored, np.clip(0.5 * step, -limit, limit), step)
+        step = np.where(whitened.floored, np.clip(0.5 * step, -limit, limit), step)
+        if self.style.information:  # which is a trust region by itself
+            return step
+        # Any other likelihood may not be concave, and whole steps overshoot: nothing moves by more than a prior sd.
+        move = np.abs(state.matrix @ (whitened.vectors @ step)) / self.prior.sd
+        return np.asarray(step * min(1.0, 1.0 / max(float(np.nan_to_num(move.max())), 1e-300)))
 
     def _lengths(self, score: Score, whitened: Whitened, step: Array) -> tuple[float, float]:
         """Return the length of a step, and the part of it that noise alone makes, in posterior sds."""
@@ -425,7 +430,9 @@ class _Search:
             sd = self.prior.sd
             is_far = bool(np.any(np.abs(observed - self.prior.center) > 6.0 * sd))
             state.belief = Belief(observed if is_far else self.prior.center, np.diag(sd**2))
-        state.belief = state.belief.updated(observed, covariance)
+        updated = state.belief.updated(observed, covariance)
+        if np.all(np.isfinite(updated.mean)) and np.all(np.isfinite(updated.covariance)):
+            state.belief = updated
         state.theta = state.belief.mean
         return surprise
 
