@@ -10,6 +10,7 @@ import copy
 import json
 import math
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
@@ -307,8 +308,7 @@ class PrivacyStatement:
         if self.interrupted:
             lines.append("Interrupted: the run was stopped on its way; the whole budget counts as spent.")
         lines.append(f"Accountant: {self.accountant}{self._cost_text()}")
-        kinds = list(dict.fromkeys([*self.queries, *self.noise_multipliers]))
-        lines.append("Queries: " + ("; ".join(self._query_text(kind) for kind in kinds) if kinds else "none"))
+        lines.append("Queries: " + ("; ".join(self._query_texts()) or "none"))
         if self.batches is not None:
             lines.append(
                 f"Batches: {self.batches['batch_size']} of {self.num_records} records, "
@@ -346,10 +346,18 @@ class PrivacyStatement:
         accounted = "" if self.epsilon is None else f" The budget accounted for ({numbers}) is not a guarantee."
         return f"Nothing is guaranteed to anyone in the {self.num_records} rows: {reason}.{accounted}"
 
-    def _query_text(self, kind: str) -> str:
-        multiplier = self.noise_multipliers.get(kind)
-        noise = "" if multiplier is None else f" (noise multiplier {multiplier!r})"
-        return f"{self.queries.get(kind, 0)} {kind}{noise}"
+    def _query_texts(self) -> Iterator[str]:
+        """Say how often each kind was asked; entries of one kind, "curvature (3)", together."""
+        together: dict[str, list[str]] = {}
+        for entry in dict.fromkeys([*self.queries, *self.noise_multipliers]):
+            together.setdefault(re.sub(r" \(\d+\)$", "", entry), []).append(entry)
+        for kind, entries in together.items():
+            number = sum(self.queries.get(entry, 0) for entry in entries)
+            multipliers = [self.noise_multipliers[entry] for entry in entries if entry in self.noise_multipliers]
+            if len(multipliers) > 1:
+                yield f"{number} {kind} (noise multipliers {min(multipliers):.6g} to {max(multipliers):.6g})"
+            else:
+                yield f"{number} {kind}" + "".join(f" (noise multiplier {one!r})" for one in multipliers)
 
 
 def _check_mode(private: bool, mode: str) -> None:

@@ -160,6 +160,7 @@ class _State:
     usual: int = 0
     relative: Array = field(default_factory=lambda: np.zeros(0))
     last_move: Array | None = None
+    capped: int = 0
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -355,7 +356,8 @@ class _Search:
     def _whiten(self, state: _State, matrix: Matrix) -> Whitened:
         """Add the prior's part, and raise eigenvalues to the size of the noise."""
         whole = matrix.value + state.matrix.T @ self.prior.precision(state.theta) @ state.matrix
-        values, vectors = np.linalg.eigh((whole + whole.T) / 2.0)
+        whole = np.clip(np.nan_to_num(whole + whole.T) / 2.0, -1e150, 1e150)  # of values that overflow
+        values, vectors = np.linalg.eigh(whole)
         floor = matrix.noise_sd * math.sqrt(2.0 * self.dimension)
         # Where the likelihood bends the other way, far from the mode, its size still says how far to go.
         sizes = np.abs(values)
@@ -366,12 +368,7 @@ class _Search:
         slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
         step = (whitened.vectors.T @ slope) / whitened.values
         limit = 3.0 / np.sqrt(whitened.values)
-        step = np.where(whitened.floored, np.clip(0.5 * step, -limit, limit), step)
-        if self.style.information:  # which is a trust region by itself
-            return step
-        # Any other likelihood may not be concave, and whole steps overshoot: nothing moves by more than a prior sd.
-        move = np.abs(state.matrix @ (whitened.vectors @ step)) / self.prior.sd
-        return np.asarray(step * min(1.0, 1.0 / max(float(np.nan_to_num(move.max())), 1e-300)))
+        return np.where(whitened.floored, np.clip(0.5 * step, -limit, limit), step)
 
     def _lengths(self, score: Score, whitened: Whitened, step: Array) -> tuple[float, float]:
         """Return the length of a step, and the part of it that noise alone makes, in posterior sds."""
@@ -396,6 +393,12 @@ class _Search:
         """
         farthest = FARTHEST * self.prior.sd
         move = np.clip(np.nan_to_num(state.matrix @ (whitened.vectors @ step)), -farthest, farthest)
+        if not self.style.information:
+            # The information is a trust region by itself. Any other likelihood may not be concave, and whole steps
+            # would overshoot: nothing moves by more than a prior sd, or twice that in every further round of the kind.
+            allowed = 2.0**state.capped / float(np.max(np.abs(move) / self.prior.sd, initial=1e-300))
+            state.capped = state.capped + 1 if allowed < 1.0 else 0
+            move = move * min(1.0, allowed)
         matrix = state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
         if not state.partial.any():
             return state.theta + move, matrix
