@@ -263,10 +263,8 @@ class _Search:
             self.report()
             if length > self._usual(noise):
                 state.theta, state.matrix, state.belief, short_steps = observed, round_matrix, None, 0
-                price = max(price, near)
-                if length > 10.0 * noise + 20.0:
-                    price = near / FAR_DISCOUNT
-                    state.bounds.clear()  # another place, other coordinates
+                state.bounds.clear()  # another place, other coordinates
+                price = near / FAR_DISCOUNT if length > 10.0 * noise + 20.0 else max(price, near)
                 continue
             self._observe(state, observed, score, matrix, whitened, length)
             state.matrix = round_matrix
