@@ -218,3 +218,22 @@ def test_an_adaptive_run_cannot_state_less_than_it_asked():
     made = adaptive()
     with pytest.raises(QueryError, match="more than is stated"):
         adaptive(epsilon=0.99 * made.recomputed_epsilon(), budget_epsilon=1.2).check()
+
+
+def test_entries_of_one_kind_are_listed_together():
+    """An adaptive run asks the same kind with many multipliers; the text says how many and between which."""
+    queries = {"gradient (1)": 2, "gradient (2)": 3, "invalid_count": 1}
+    multipliers = {"gradient (1)": 5.0, "gradient (2)": 40.0, "invalid_count": 100.0}
+    statement = PrivacyStatement(
+        private=False,
+        mode=SEEDED_MODE,
+        epsilon=1.0,
+        delta=1e-6,
+        num_records=100,
+        queries=queries,
+        noise_multipliers=multipliers,
+        accountant="Gaussian composition",
+    )
+    line = next(line for line in str(statement).splitlines() if line.startswith("Queries"))
+    assert line == "Queries: 5 gradient (noise multipliers 5 to 40); 1 invalid_count (noise multiplier 100.0)"
+    assert statement.to_dict()["queries"] == queries  # nothing is lost where it is computed with
