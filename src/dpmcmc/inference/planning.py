@@ -410,8 +410,10 @@ def _notes(sampler: Sampler, num_records: int, delta: float, acceptance: float |
 
 def check_sampler(sampler: Any) -> None:
     """Accept this package's samplers only, and no subclass: others have not been held to what they declare."""
+    if isinstance(sampler, str) and sampler == "auto":
+        return
     if type(sampler) not in (*SAMPLERS, DPLaplace, SurrogateHMC):
-        names = ", ".join(["DPLaplace()", *(f"{known.__name__}(...)" for known in (*SAMPLERS, SurrogateHMC))])
+        names = ", ".join(['"auto"', "DPLaplace()", *(f"{known.__name__}(...)" for known in (*SAMPLERS, SurrogateHMC))])
         got = f"the class {sampler.__name__}, not called" if isinstance(sampler, type) else type(sampler).__name__
         raise QueryError(f"sampler must be one of {names}, got {got}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from dpmcmc.curator import (
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.data import open_source
 from dpmcmc.errors import DPMCMCWarning, QueryError, RunError
-from dpmcmc.inference import laplace, planning, stepwise
+from dpmcmc.inference import planning, stepwise, tuned
 from dpmcmc.inference.blocks import (
     Program,
     Shape,
@@ -45,7 +45,7 @@ def sample(
     model: Model,
     data: Any,
     *,
-    sampler: Sampler | DPLaplace | SurrogateHMC,
+    sampler: Sampler | DPLaplace | SurrogateHMC | Literal["auto"] = "auto",
     epsilon: float | None = None,
     delta: float | None = None,
     num_chains: int = 4,
@@ -57,6 +57,7 @@ def sample(
     seed: int | None = None,
     devices: int | Sequence[jax.Device] | None = None,
     check_records: bool = True,
+    exact: bool = False,
 ) -> Posterior:
     """Draw from the posterior, privately.
 
@@ -126,10 +127,14 @@ def sample(
     num_chains, thin = checks.count("num_chains", num_chains), checks.count("thin", thin)
     if num_steps is not None:
         num_steps = checks.count("num_steps", num_steps)
-    if isinstance(sampler, DPLaplace):
-        posterior, texts = laplace.draw(
+    if exact and sampler != "auto":
+        raise QueryError(f'exact = {exact!r} goes with sampler="auto" only; leave it out for {sampler.name}')
+    if sampler == "auto" or isinstance(sampler, DPLaplace):
+        posterior, texts = tuned.draw(
             model,
             data,
+            "auto" if sampler == "auto" else "DP-Laplace",
+            exact=exact,
             epsilon=epsilon,
             delta=delta,
             num_chains=num_chains,

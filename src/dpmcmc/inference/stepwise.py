@@ -42,6 +42,10 @@ Array = NDArray[np.float64]
 
 BUDGET, STEPS, INTERRUPTED = "the budget ended", "all steps are done", "it was interrupted"
 
+CHARGED_BY_BOUND = (
+    "; log-ratios have noise of constant sd and were charged by their own public clip bounds: the noise multiplier "
+    "stated is that of their mean cost"
+)
 # Free proposals on the surrogate before a starting point that nobody gave.
 _FREE_PROPOSALS = 50
 # So many first proposals show what a step costs.
@@ -93,6 +97,11 @@ class ChainOutcome(NamedTuple):
     def acceptance(self) -> float:
         """Share of the moves that were accepted, to be compared with `SurrogateHMC.ceiling`."""
         return float(self.accepted.sum() / max(1, self.moved.sum()))
+
+    @property
+    def mean_multiplier(self) -> float:
+        """Every log-ratio has a noise multiplier of its own, σ/(2c): this is that of their mean cost."""
+        return math.sqrt(self.num_answers / (2.0 * float(self.spent)))
 
     def sds_below(self, ceiling: float) -> float:
         """Return how many sds the acceptance lies below a ceiling. Well above 3: the surrogate does not fit."""
@@ -534,8 +543,7 @@ def _statement(run: _Run, outcome: ChainOutcome, epsilon: float, delta: float) -
     """State what the run guarantees: always the whole budget, since where it stopped followed what was released."""
     answers: dict[str, tuple[int, float]] = {}
     if outcome.spent > 0:
-        # Every log-ratio has a multiplier of its own, σ/(2c): stated is the one of their mean cost.
-        answers["log_ratio"] = outcome.num_answers, math.sqrt(outcome.num_answers / (2.0 * float(outcome.spent)))
+        answers["log_ratio"] = outcome.num_answers, outcome.mean_multiplier
     if run.record_check is not None:
         answers[run.record_check.kind] = 1, run.record_check.noise_sd / run.record_check.sensitivity
     return PrivacyStatement(
@@ -551,9 +559,5 @@ def _statement(run: _Run, outcome: ChainOutcome, epsilon: float, delta: float) -
         queries={kind: number for kind, (number, _) in answers.items()},
         noise_multipliers={kind: multiplier for kind, (_, multiplier) in answers.items()},
         interrupted=not outcome.complete,
-        accountant=(
-            "Gaussian composition (closed form, fully adaptive filter); each log-ratio has noise of sd "
-            f"{run.sampler.noise_sd:g} and was charged by its own public clip bound: the noise multiplier stated is "
-            "that of their mean cost"
-        ),
+        accountant="Gaussian composition (closed form, fully adaptive filter)" + CHARGED_BY_BOUND,
     )

@@ -116,7 +116,12 @@ class SurrogateHMC:
     @property
     def ceiling(self) -> float:
         """2Φ(−σ/2), the acceptance of moves if the surrogate were the likelihood itself: 0.317 at σ = 2."""
-        return math.erfc(self.noise_sd / math.sqrt(8.0))
+        return self.ceiling_at(self.noise_sd)
+
+    @staticmethod
+    def ceiling_at(noise_sd: float) -> float:
+        """Return the ceiling for a σ."""
+        return math.erfc(noise_sd / math.sqrt(8.0))
 
     @property
     def structure(self) -> Hashable:

@@ -41,10 +41,16 @@ FIRST_RADIUS = 0.7
 """Sds of the first points around the centre."""
 WARMER = 1.3
 MAX_BATCHES = 24
+MAX_DIMENSION = 12
+"""No surrogate is fitted to more parameters."""
 REJECTED = 1e-3
 """A fit whose residuals are less probable than this is compared with one of a higher degree."""
-WRONG = 1e-6
-"""A prediction, or a fit, that is less probable than this is wrong."""
+WRONG, OUTSIDE = 1e-6, 1e-5
+"""A prediction, or the scores of a fit, that are less probable than this are wrong."""
+PROBE_SHARE, MAX_PROBES = 0.01, 3
+"""Price of a look at a far root of the surrogate, and how many there are at most."""
+COUNT_SHARE = 0.01
+"""Part of what is left for counts of clipped records."""
 
 
 def largest_form(dimension: int) -> Form:
@@ -64,6 +70,8 @@ class Survey:
     shift: float = math.inf
     far: float = 1.0
     predictions: list[tuple[float, float]] = field(default_factory=list)
+    modes: list[Array] = field(default_factory=list)
+    step_size: float = 0.3
 
     def region(self) -> Region:
         """Where the surrogate is known."""
@@ -78,31 +86,47 @@ class Found(NamedTuple):
     Attributes
     ----------
     method
-        "gaussian" (then ``laplace`` is the answer), "surrogate", or "chain": no surrogate fits, run a chain on it.
+        "gaussian" (then ``laplace`` is the answer), "surrogate", or "chain": for the caller to run on the surrogate.
     laplace
-        The noise-aware Gaussian posterior.
-    survey
-        Fit, coordinates and region of the surrogate.
-    settled
-        Whether the surrogate had stopped moving when the survey ended.
+        The noise-aware Gaussian posterior, if that is enough.
+    surveyor
+        Draws from the surrogate, if it is not; None of a search for nothing but a Gaussian.
     converged, rounds
-        Of the location rounds; rounds and batches in all.
+        Whether the search has settled; rounds and batches in all.
     reasons, notes
         Why the result should not be trusted as it stands; what is worth knowing.
+    prior_directions
+        Directions (columns, in prior sds) that only the prior holds.
     clipped_share, clipped_share_sd
-        Noised share of the records that were clipped in the score sums.
+        Noised share of the records that were clipped in the score sums; None if it was not asked for.
     """
 
     method: Literal["gaussian", "surrogate", "chain"]
     laplace: Laplace | None
-    survey: Survey
-    settled: bool
+    surveyor: Surveyor | None
     converged: bool
     rounds: int
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
+    prior_directions: Array
     clipped_share: float | None = None
     clipped_share_sd: float | None = None
+
+    @classmethod
+    def gaussian(cls, laplace: Laplace, notes: tuple[str, ...] = ()) -> Found:
+        """Return what DP-Laplace has found."""
+        return cls(
+            "gaussian",
+            laplace,
+            None,
+            laplace.converged,
+            laplace.rounds,
+            laplace.reasons,
+            (*notes, *laplace.notes),
+            laplace.prior_directions,
+            laplace.clipped_share,
+            laplace.clipped_share_sd,
+        )
 
 
 def find_posterior(
@@ -112,6 +136,7 @@ def find_posterior(
     walk: Walk,
     generator: np.random.Generator,
     *,
+    exact: bool = False,
     start: Array | None = None,
     norm_bound: Callable[[Array], float | None] = lambda matrix: None,
     report: Callable[[], None] = lambda: None,
@@ -126,34 +151,30 @@ def find_posterior(
         Draws from surrogates.
     generator
         Of public randomness.
+    exact
+        Leave most of the budget to a chain.
     """
     search = _Search(questions, prior, left, norm_bound, report)
     state = search.scales(prior.center if start is None else start)
-    converged = search.locate(state, thorough=bool(questions.style.linear_size))
-    surveyor = _Surveyor(search, state, walk, generator)
+    surveyed = questions.dimension <= MAX_DIMENSION
+    converged = search.locate(state, thorough=bool(questions.style.linear_size) or not surveyed)
+    if not surveyed:
+        note = f"With more than {MAX_DIMENSION} parameters the posterior is taken to be Gaussian."
+        return Found.gaussian(search.finish(state, converged), (note,))
+    surveyor = Surveyor(search, state, walk, generator)
     settled = surveyor.explore()
-    fit = surveyor.survey.fit
-    assert fit is not None
-    if fit.form.degree == 1 and fit.score_surprise > WRONG and surveyor.prior_is_straight():
+    surveyor.probe_roots()
+    if exact or surveyor.is_outside():
+        return surveyor.judged(settled, "chain")
+    if surveyor.is_gaussian():
         surveyor.inform(state)
-        laplace = search.finish(state, converged or settled)
-        return Found(
-            "gaussian",
-            laplace,
-            surveyor.survey,
-            settled,
-            laplace.converged,
-            state.rounds,
-            laplace.reasons,
-            laplace.notes,
-            laplace.clipped_share,
-            laplace.clipped_share_sd,
-        )
+        note = "A Gaussian is enough: the survey of the posterior found no curvature, and one mode."
+        return Found.gaussian(search.finish(state, converged or settled), (note,))
     surveyor.refine()
-    return surveyor.judged(settled)
+    return surveyor.judged(settled, "surrogate")
 
 
-class _Surveyor:
+class Surveyor:
     """Survey and later batches; see the module."""
 
     def __init__(self, search: _Search, state: _State, walk: Walk, generator: np.random.Generator) -> None:
@@ -190,9 +211,20 @@ class _Surveyor:
                 price = min(2.2 * price, 0.3 * whole)
         return settled
 
+    def is_gaussian(self) -> bool:
+        """Whether a Gaussian is enough, by what was released."""
+        fit = self.survey.fit
+        assert fit is not None
+        return fit.form.degree == 1 and self.prior_is_straight()
+
+    def is_outside(self) -> bool:
+        """Whether no surrogate of any degree fits the scores."""
+        assert self.survey.fit is not None
+        return self.survey.fit.score_surprise < OUTSIDE
+
     def refine(self) -> None:
         """Spend what is left on batches drawn from the surrogate."""
-        rest = 0.99 * self.left()
+        rest = (1.0 - COUNT_SHARE) * self.left()
         for share in LATE_SHARES:
             points = self._points(LATE_BATCH, 1.0)
             self._ask(points, share * rest, LATE_PARTS, LATE_PARTS[1] * rest)
@@ -285,7 +317,7 @@ class _Surveyor:
         self.state.rounds += 1
         self.search.report()
 
-    def _unclipped(self, new: list[Observation], probed: Array) -> list[Observation]:
+    def _unclipped(self, new: list[Observation], probed: NDArray[np.int64]) -> list[Observation]:
         """Leave out points where scores are much larger than where their bound was chosen: most are clipped there."""
         sizes = np.array([np.trace(seen.moments) for seen in new])
         unsure = 3.0 * math.sqrt(self.dimension) * np.array([seen.moments_sd for seen in new])
@@ -313,7 +345,7 @@ class _Surveyor:
         if survey.draws is not None:
             survey.frame, _ = frame_of(survey.frame, survey.draws)
         survey.fit = self._best_fit()
-        survey.draws = self._draw(1.0)
+        survey.draws = self.draw()
         _, survey.shift = frame_of(survey.frame, survey.draws)
         survey.far = float(np.mean(survey.region().distances(survey.draws) > math.sqrt(self.dimension) + 1.0))
 
@@ -335,36 +367,225 @@ class _Surveyor:
     def _is_questionable(self, fit: Fit) -> bool:
         return min(fit.score_surprise, fit.moments_surprise) < REJECTED or fit.tolerance > 0.01
 
-    def _draw(self, temperature: float, calls: int = 1, certain: bool = False) -> Array:
-        """Draw from the surrogate, each chain with weights of its own (or all with the most probable ones)."""
+    def _starts(self, region: Region) -> Array:
+        """Starting points: those asked about where the surrogate is low; of each mode as many as its mass."""
+        survey = self.survey
+        assert survey.fit is not None
+        heights = 0.5 * np.sum(survey.fit.psi(region.points) ** 2, axis=1)
+        owner = np.zeros(len(heights), int)
+        masses = np.ones(1)
+        if len(survey.modes) > 1:
+            modes = survey.frame.to_u(np.array(survey.modes))
+            inverses = np.array([np.linalg.inv(self._local(mode)) for mode in modes])
+            apart = region.points[:, None, :] - modes
+            owner = np.argmin(np.sum(np.einsum("kij,nkj->nki", inverses, apart) ** 2, axis=2), axis=1)
+            log_masses = np.array(
+                [
+                    self.prior.log_density(mode) - 0.5 * np.sum(survey.fit.psi(place[None]) ** 2) + size
+                    for mode, place, size in zip(survey.modes, modes, -np.linalg.slogdet(inverses)[1], strict=True)
+                ]
+            )
+            masses = np.exp(log_masses - log_masses.max())
+        chances = np.zeros(len(heights))
+        for mode, mass in enumerate(masses):
+            own = owner == mode
+            if own.any():
+                share = np.exp(-(heights[own] - heights[own].min()))
+                chances[own] = mass * share / share.sum()
+        return region.points[self.generator.choice(len(heights), NUM_CHAINS, p=chances / chances.sum())]
+
+    def draw(self, *, temperature: float = 1.0, certain: bool = False) -> Array:
+        """Draw from the surrogate, in u: chains with weights of their own, or all with the most probable ones.
+
+        Draws of one chain are so far apart that they are hardly correlated.
+        """
         survey = self.survey
         assert survey.fit is not None
         fit, region = survey.fit, survey.region()
-        heights = 0.5 * np.sum(fit.psi(region.points) ** 2, axis=1)
-        chances = np.exp(-(heights - heights.min()))
-        places = self.generator.choice(len(heights), NUM_CHAINS, p=chances / chances.sum())
         if certain:
             weights = np.broadcast_to(fit.weights(), (NUM_CHAINS, *fit.weights().shape))
         else:
             weights = fit.weights(fit.drawn(self.generator, NUM_CHAINS))
-        draws, _ = self.walk.draw(
-            fit, weights, region.points[places], region, self.generator, temperature=temperature, calls=calls
+        draws, survey.step_size = self.walk.draw(
+            fit, weights, self._starts(region), region, self.generator, temperature=temperature
         )
-        return np.asarray(draws[9::10].reshape(-1, self.dimension))
+        return np.asarray(draws[:: -_thinning(draws)][::-1].reshape(-1, self.dimension))
+
+    def draw_theta(self, number: int, *, certain: bool = False) -> Array:
+        """Draw so many parameter vectors, with new weights every time."""
+        found: list[Array] = []
+        while sum(map(len, found)) < number:
+            found.append(self.survey.frame.to_theta(self.draw(certain=certain)))
+        return np.asarray(self.generator.permutation(np.concatenate(found))[:number])
 
     def _points(self, number: int, temperature: float) -> Array:
-        draws = self.survey.draws if temperature == 1.0 else self._draw(temperature)
+        draws = self.survey.draws if temperature == 1.0 else self.draw(temperature=temperature)
         assert draws is not None
         return np.asarray(draws[self.generator.permutation(len(draws))[:number]])
 
-    def judged(self, settled: bool) -> Found:
+    # ----------------------------------------------------------------------------------------------------- modes
+
+    def probe_roots(self) -> None:
+        """Look at far roots of the surrogate, which it has for free: is there another mode?
+
+        A root counts if the records' scores there have the second moments that the surrogate expects, and add up to
+        about nothing.
+        """
+        survey = self.survey
+        assert survey.fit is not None
+        survey.modes = [survey.frame.center]
+        if survey.fit.form.degree == 1 or survey.bound is None:
+            return
+        for u in self._far_roots()[:MAX_PROBES]:
+            theta, local = survey.frame.to_theta(u), survey.frame.matrix @ self._local(u)
+            price = PROBE_SHARE * self.search.total
+            score, matrix = self.questions.score_and_moments(
+                theta, Affine(theta, local), 1.5 * survey.bound, 0.7 * price, 0.3 * price
+            )
+            self.state.rounds += 1
+            expected = local.T @ self.prior.precision(theta) @ local
+            off = np.linalg.norm(matrix.value + expected - np.eye(self.dimension), 2)
+            slope = np.linalg.norm(score.value + local.T @ self.prior.gradient(theta))
+            noise = math.sqrt(2.0 * self.dimension) * matrix.noise_sd
+            allowed = 6.0 * math.sqrt(self.dimension) * math.hypot(1.0, score.noise_sd)
+            if off < 0.7 + 3.0 * noise and slope < allowed:
+                survey.modes.append(theta)
+                survey.observations.append(
+                    Observation(theta, local, score.value, score.noise_sd, matrix.value, matrix.noise_sd)
+                )
+        if len(survey.modes) > 1:
+            self._refit()
+
+    def _far_roots(self) -> list[Array]:
+        """Minima of ½‖ψ‖² − ln prior from many starts, far from all that was asked about, the lowest first."""
+        survey = self.survey
+        assert survey.fit is not None
+        region = survey.region()
+        wide = np.repeat([3.0, 10.0, 30.0, 100.0], 24)[:, None]
+        u = wide * self.generator.standard_normal((len(wide), self.dimension))
+        damping = np.ones(len(u))
+        heights = 0.5 * np.sum(survey.fit.psi(u) ** 2, axis=1)
+        for _ in range(60):
+            jacobians, psi = survey.fit.jacobians(u), survey.fit.psi(u)
+            normal = np.einsum("nai,naj->nij", jacobians, jacobians)
+            normal += (
+                damping[:, None, None] * (np.einsum("nii->n", normal)[:, None, None] + 1e-9) * np.eye(self.dimension)
+            )
+            steps = np.linalg.solve(normal, np.einsum("nai,na->ni", jacobians, psi)[..., None])[..., 0]
+            new = u - steps
+            lower = 0.5 * np.sum(survey.fit.psi(new) ** 2, axis=1)
+            better = lower < heights
+            u, heights = np.where(better[:, None], new, u), np.where(better, lower, heights)
+            damping = np.where(better, damping / 4.0, damping * 4.0).clip(1e-9, 1e9)
+        here = self.prior.log_density(survey.frame.center)
+        with np.errstate(invalid="ignore"):
+            whole = heights + here - np.array([self.prior.log_density(theta) for theta in survey.frame.to_theta(u)])
+        far = (region.distances(u) > region.radius) & (heights < 2.0) & (whole < 12.0)
+        found: list[Array] = []
+        for place in np.argsort(whole):
+            inverse = np.linalg.inv(self._local(u[place]))
+            if far[place] and all(np.linalg.norm(inverse @ (u[place] - other)) > region.radius for other in found):
+                found.append(u[place])
+        return found
+
+    # ------------------------------------------------------------------------------------------------- judgement
+
+    def judged(self, settled: bool, method: Literal["surrogate", "chain"]) -> Found:
         """Say what is known of the result."""
         survey = self.survey
         assert survey.fit is not None
+        assert survey.draws is not None
         reasons: list[str] = []
-        late = survey.predictions[-len(LATE_SHARES) :]
-        if min(score for score, _ in late) < WRONG or survey.fit.score_surprise < WRONG:
-            reasons.append("misfit")
         if not settled:
-            reasons.append("not settled")
-        return Found("surrogate", None, survey, settled, settled, self.state.rounds, tuple(reasons), ())
+            reasons.append(
+                f"The search did not settle in {self.state.rounds} rounds: the centre may be far off. A larger ε, more "
+                "records, fewer parameters, or a start nearer to the posterior (init) would help."
+            )
+        degree = survey.fit.form.degree
+        late = [score for score, _ in survey.predictions[-len(LATE_SHARES) :]]
+        if method == "chain" and self.is_outside():
+            reasons.append(
+                f"No surrogate up to degree {degree} fits the released scores (chance {survey.fit.score_surprise:.0e}):"
+                " the draws are those of a chain with exact accept tests, of which a budget buys few. A larger ε, or "
+                "other parameters in which the posterior is rounder, would help."
+            )
+        elif method == "surrogate" and min(*late, survey.fit.score_surprise) < WRONG:
+            reasons.append(
+                "The surrogate does not fit what was released last (chance "
+                f"{min(*late, survey.fit.score_surprise):.0e}): the draws may be off. Run with exact=True, a larger ε, "
+                "or in other parameters."
+            )
+        if degree > 3 and degree == largest_form(self.dimension).degree:
+            reasons.append(
+                f"The posterior asks for more than polynomials of degree {degree}: the draws may be off. Other "
+                "parameters, in which it is rounder, would help."
+            )
+        if len(survey.modes) > 1:
+            reasons.append(
+                f"The posterior has {len(survey.modes)} parts far from each other: how much of it each holds is the "
+                "surrogate's guess. A prior that rules all but one out would help."
+            )
+        outside = float(np.mean(survey.region().distances(survey.draws) > survey.region().radius))
+        if outside > 0.02:
+            reasons.append(
+                f"{100.0 * outside:.0f} % of the draws lie where nothing was asked: the posterior reaches farther than "
+                "the budget has shown. A larger ε, or a narrower prior, would help."
+            )
+        floor = survey.observations[-1].moments_sd * math.sqrt(2.0 * self.dimension / LATE_BATCH)
+        if floor > 0.4:
+            reasons.append(
+                f"The noise of the curvature ({floor:.2f}, where the curvature is 1) hides directions: their sds are "
+                "not known. Use a larger ε, more records or fewer parameters."
+            )
+        share, share_sd = (None, None) if method == "chain" else self._count_clipped(reasons)
+        center = survey.frame.center
+        jacobian = survey.fit.jacobians(np.zeros((1, self.dimension)))[0] @ np.linalg.inv(survey.frame.matrix)
+        posterior = np.linalg.inv(jacobian.T @ jacobian + self.prior.precision(center))
+        self.state.theta = center
+        note = (
+            f"The posterior is {'curved' if degree > 1 else 'Gaussian but for its prior'}: drawn from a surrogate of "
+            f"degree {degree}, fitted to scores at {len(survey.observations)} points, with its weights drawn from "
+            "their posterior."
+        )
+        return Found(
+            method,
+            None,
+            self,
+            settled,
+            self.state.rounds,
+            tuple(reasons),
+            (note,) if method == "surrogate" else (),
+            self.search._prior_directions(self.state, posterior),
+            share,
+            share_sd,
+        )
+
+    def _count_clipped(self, reasons: list[str]) -> tuple[float, float]:
+        """Count the clipped records at three draws, and say whether they may have shifted the posterior."""
+        survey = self.survey
+        assert survey.draws is not None
+        assert survey.bound is not None
+        counts, price = [], 0.999 * self.left() / 3.0
+        for u in survey.draws[self.generator.permutation(len(survey.draws))[:3]]:
+            theta = survey.frame.to_theta(u)
+            coordinates = Affine(theta, survey.frame.matrix @ self._local(u))
+            counts.append(self.questions.count(theta, coordinates, survey.bound, price, self.magnitude))
+        above = float(np.mean([count for count, _ in counts]))
+        sd = counts[0][1] / math.sqrt(3.0)
+        shift = 0.25 * max(above - 2.0 * sd, 0.0) * survey.bound / math.sqrt(self.dimension)
+        if shift > 0.5 and not self.questions.style.weighted:
+            reasons.append(
+                f"Clipping may have shifted the posterior by about {shift:.1f} sds. Bound or transform features and "
+                "outcomes with long tails."
+            )
+        return above / self.num_records, sd / self.num_records
+
+
+def _thinning(draws: Array) -> int:
+    """Return a distance at which draws of a chain are hardly correlated: iterations × chains × d."""
+    centered = draws - draws.mean(axis=0)
+    variance = np.mean(centered**2, axis=(0, 1)) + 1e-300
+    for lag in range(1, len(draws) // 2):
+        if np.max(np.mean(centered[lag:] * centered[:-lag], axis=(0, 1)) / variance) < 0.1:
+            return lag
+    return len(draws) // 2

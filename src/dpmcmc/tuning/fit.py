@@ -27,6 +27,7 @@ from scipy.stats import chi2
 from dpmcmc.surrogate import Form, Surrogate
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 TOLERANCES = (0.01, 0.03, 0.1, 0.3, 1.0)
 """What β may be."""
@@ -131,14 +132,14 @@ class _Residuals(NamedTuple):
         return float(np.sum(self.score**2) + np.sum(self.moments**2))
 
 
-def _free(form: Form) -> NDArray[np.bool_]:
+def _free(form: Form) -> Mask:
     """Which weights are free: all but those of the linear part above its diagonal."""
     free = np.ones((form.dimension, len(form.powers)), bool)
     free[:, 1 : form.dimension + 1] = np.tril(np.ones((form.dimension, form.dimension), bool))
     return free
 
 
-def _residuals(form: Form, free: Array, weights: Array, data: _Data, tolerance: float, slopes: bool) -> _Residuals:
+def _residuals(form: Form, free: Mask, weights: Array, data: _Data, tolerance: float, slopes: bool) -> _Residuals:
     psi = data.values @ weights.T
     jacobian = np.einsum("nim,am->nai", data.derivatives, weights)
     score_sd = data.score_sd[:, None]
@@ -268,7 +269,7 @@ def fit_map(form: Form, frame: Frame, observations: Sequence[Observation], like:
 class _Problem:
     """One fit: everything but tolerance and scales."""
 
-    def __init__(self, form: Form, frame: Frame, data: _Data, free: Array, start: Array) -> None:
+    def __init__(self, form: Form, frame: Frame, data: _Data, free: Mask, start: Array) -> None:
         self.form, self.frame, self.data, self.free, self.start = form, frame, data, free, start
         degrees = np.broadcast_to(form.powers.sum(axis=1), free.shape)
         self.degrees = degrees[free]
@@ -327,7 +328,7 @@ class _Problem:
             if gained < 1e-2:
                 break
         found, hessian, _ = self._normal(vector, tolerance, precision)
-        factor = np.linalg.cholesky(hessian)
+        factor = np.asarray(np.linalg.cholesky(hessian), np.float64)
         return Fit(
             self.form,
             self.frame,
@@ -341,7 +342,8 @@ class _Problem:
 
     def _normal(self, vector: Array, tolerance: float, precision: Array) -> tuple[_Residuals, Array, Array]:
         found = _residuals(self.form, self.free, self._whole(vector), self.data, tolerance, True)
-        assert found.score_slopes is not None and found.moments_slopes is not None
+        assert found.score_slopes is not None
+        assert found.moments_slopes is not None
         hessian = found.score_slopes.T @ found.score_slopes + found.moments_slopes.T @ found.moments_slopes
         slope = found.score_slopes.T @ found.score.reshape(-1) + found.moments_slopes.T @ found.moments.reshape(-1)
         return found, hessian + np.diag(precision), slope + precision * (vector - self.start)

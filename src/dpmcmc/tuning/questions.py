@@ -204,8 +204,8 @@ class Questions:
 
         The first counts need no precision, so that most of the price goes to the last. No fewer records are asked for
         than three sds of a count's noise. With a bound from before (``about``) the range is narrow: fewer counts, each
-        of them better, and none can lead far astray; narrower still if that one was good (``tight``). In units of √(d/n),
-        or d/n for matrices.
+        of them better, and none can lead far astray; narrower still if that one was good (``tight``). In units of
+        √(d/n), or d/n for matrices.
         """
         unit, octaves = (self.unit**2, 2.0) if of == "curvature" else (self.unit, 1.0)
         low, high = (octaves * exponent for exponent in WIDE)

@@ -70,7 +70,7 @@ class Walk:
         warmup: int = 2,
         calls: int = 1,
     ) -> tuple[Array, float]:
-        """Return positions in u (iterations × chains × d) and the acceptance rate, after so many calls to warm up.
+        """Return positions in u (iterations × chains × d) and the step size, after so many calls to warm up.
 
         Parameters
         ----------
@@ -96,14 +96,13 @@ class Walk:
         inverses = np.broadcast_to(np.eye(self.form.dimension), (MAX_POINTS, *fit.frame.matrix.shape)).copy()
         points[: len(region.points)], inverses[: len(region.points)] = region.points, region.inverses
         fixed = (padded, fit.frame.center, fit.frame.matrix, points, inverses, region.radius, temperature)
-        u, log_step, kept, accepted = start, np.log(0.3), [], []
+        u, log_step, kept = start, np.log(0.3), []
         for call in range(warmup + calls):
             key = jax.random.wrap_key_data(jnp.asarray(generator.integers(0, 2**32, 2, dtype=np.uint32)))
-            u, log_step, positions, rate = self._run(key, u, log_step, float(call < warmup), *fixed)
+            u, log_step, positions = self._run(key, u, log_step, float(call < warmup), *fixed)
             if call >= warmup:
                 kept.append(np.asarray(positions))
-                accepted.append(float(rate))
-        return np.concatenate(kept), float(np.mean(accepted))
+        return np.concatenate(kept), float(np.exp(log_step))
 
 
 def _compile(log_prior: Callable[[jax.Array], jax.Array], form: Form) -> Callable[..., Any]:
@@ -141,7 +140,7 @@ def _compile(log_prior: Callable[[jax.Array], jax.Array], form: Form) -> Callabl
 
     def run(
         key: Any, u: Any, log_step: Any, adapting: Any, weights: Any, center: Any, matrix: Any, *rest: Any
-    ) -> tuple[Any, Any, Any, Any]:
+    ) -> tuple[Any, Any, Any]:
         *region, heat = rest
         frame = center, matrix
         heights = jax.vmap(lambda one, w: potential(one, w, frame, heat) + wall(one, *region))(u, weights)
@@ -153,11 +152,11 @@ def _compile(log_prior: Callable[[jax.Array], jax.Array], form: Form) -> Callabl
                 lambda key, one, height, w: transition(key, one, height, jnp.exp(log_step), w, frame, region, heat)
             )(jax.random.split(key, NUM_CHAINS), u, heights, weights)
             gain = adapting * jnp.maximum(1.5 / jnp.sqrt(index + 1.0), 0.2)
-            return (u, heights, log_step + gain * (jnp.mean(rates) - _TARGET)), (u, jnp.mean(rates))
+            return (u, heights, log_step + gain * (jnp.mean(rates) - _TARGET)), u
 
         keys = jax.random.split(key, NUM_ITERATIONS), jnp.arange(NUM_ITERATIONS, dtype=jnp.float64)
-        (u, _, log_step), (positions, rates) = jax.lax.scan(iteration, (u, heights, log_step), keys)
-        return u, log_step, positions, jnp.mean(rates)
+        (u, _, log_step), positions = jax.lax.scan(iteration, (u, heights, log_step), keys)
+        return u, log_step, positions
 
     numbers = jnp.float64
     shapes = [
