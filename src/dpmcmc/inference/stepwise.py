@@ -193,6 +193,18 @@ def settled(curator: Curator, sampler: SurrogateHMC, theta: Any, key: jax.Array)
         return placement.agree(np.asarray(chain.settle(key, theta, sampler.numbers(curator.num_records))))
 
 
+def moves(curator: Curator, sampler: SurrogateHMC, theta: Any, key: jax.Array) -> tuple[Array, Array]:
+    """Return draws of the surrogate, started at ``theta`` (pairs × parameters), and a proposal from each. Free.
+
+    For :func:`dpmcmc.tuning.ratios.ratio_bound`, which has to see moves as the sampler makes them.
+    """
+    with exact_arithmetic():
+        settle_key, move_key = jax.random.split(key)
+        start = settled(curator, sampler, theta, settle_key)
+        chain, numbers = prepare_chain(curator, sampler, len(start)), sampler.numbers(curator.num_records)
+        return start, placement.agree(np.asarray(chain.propose(move_key, np.int64(0), start, numbers).position))
+
+
 def run_chain(
     curator: Curator,
     sampler: SurrogateHMC,
@@ -250,6 +262,7 @@ def run_chain(
     _check_start(curator, sampler, theta)
     allowance = None if math.isinf(spend) else Fraction(spend)
     query, numbers = sampler.log_ratio(curator.num_records), sampler.numbers(curator.num_records)
+    spent_before = None if curator.budget is None else curator.budget.spent_exactly
     positions, accepted, moved = [], [], []
     answers, spent, step, ended = 0, Fraction(0), 0, STEPS
     before = answers, spent
@@ -283,6 +296,8 @@ def run_chain(
             ended = INTERRUPTED
         except Exception as error:
             ended = reason_of(error)
+    if curator.budget is not None and spent_before is not None:  # exactly, also of a step that failed
+        spent = curator.budget.spent_exactly - spent_before
     done = min(len(accepted), len(moved))  # Ctrl-C may come between any two lines
     shape = len(theta), curator.model.dimension
     return ChainOutcome(
