@@ -61,6 +61,8 @@ _COMPARED_DRAWS = 4000
 # Of what is left for a chain, this goes to the search for the bound of its log-ratios; so many moves are looked at.
 _BOUND_SHARE, _BOUND_MOVES = 0.03, 6
 _CHAIN_WARMUP = 0.25
+# Long ones: what a move costs grows no more once it goes all around the narrow directions, its use in wide ones does.
+_CHAIN_LEAPFROG = 32
 # Draws in which privacy noise is more than so many posterior sds say little.
 _MOSTLY_NOISE = 1.0 - 1.0 / math.sqrt(5.0)
 
@@ -165,7 +167,7 @@ def _prepare(
         walk = curator.passes.keep(("walk", form), lambda: Walk(model, form))
         # The chain that may have to be run, for any numbers.
         weights = np.zeros((model.dimension, len(form.powers)))
-        chain = SurrogateHMC(Surrogate(form, start, np.diag(prior.sd), weights), 1.0)
+        chain = SurrogateHMC(Surrogate(form, start, np.diag(prior.sd), weights), 1.0, num_leapfrog=_CHAIN_LEAPFROG)
         for chains in {num_chains, _BOUND_MOVES}:
             prepare_chain(curator, chain, chains)
         curator.prepare(ClipCount(1.0, 1.0, of="log_ratio"), start, start)
@@ -279,7 +281,7 @@ def _chain_sampler(surveyor: Surveyor, bound: float) -> SurrogateHMC:
     padded = np.zeros((form.dimension, len(form.powers)))
     padded[:, : weights.shape[1]] = weights
     surrogate = Surrogate(form, survey.frame.center, survey.frame.matrix, padded)
-    return SurrogateHMC(surrogate, bound, step_size=survey.step_size)
+    return SurrogateHMC(surrogate, bound, step_size=survey.step_size, num_leapfrog=_CHAIN_LEAPFROG)
 
 
 def _percent(report: Callable[[int, Any, Any], None], budget: Budget) -> Callable[[], None]:
@@ -317,10 +319,14 @@ def _posterior(
     try:
         dims = {name: (dimension,) for name, (dimension, _) in model.labels.items()}
         coords = dict(model.labels.values())
-        noise_share = {} if chain is not None else _noise_share(curator, run.keys[1], found)
+        draws = _constrained(curator, theta)
+        if chain is None:
+            noise_share = _noise_share(curator, run.keys[1], found)
+        else:  # the noise of an accept test makes a chain slower, not wider
+            noise_share = {name: np.zeros(value.shape[2:]) for name, value in draws.items()}
         stats = {} if chain is None else {"acceptance_rate": chain.accepted[-theta.shape[1] :].T.astype(np.float64)}
         return Posterior(
-            draws=_constrained(curator, theta),
+            draws=draws,
             sample_stats=stats,
             privacy=_statement(run, chain, epsilon, delta),
             sampler=repr(DPLaplace()) if run.method == "DP-Laplace" else "auto",

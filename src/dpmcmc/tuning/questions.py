@@ -108,8 +108,11 @@ class Asked:
 
     def add(self, query: Query) -> None:
         """Note one answer."""
-        # Of a count the sensitivity is 1, so that its sd is its multiplier.
-        multiplier = getattr(query, "noise_multiplier", None) or getattr(query, "noise_sd", None)
+        # Of a count the sensitivity is 1, so that its sd is its multiplier; of two releases in one, that of their cost.
+        if isinstance(query, ScoreMoments):
+            multiplier: float | None = math.sqrt(0.5 / query.mu)
+        else:
+            multiplier = getattr(query, "noise_multiplier", None) or getattr(query, "noise_sd", None)
         assert multiplier is not None
         self.answers[query.kind, float(multiplier)] += 1
 
