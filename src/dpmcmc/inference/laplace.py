@@ -37,6 +37,8 @@ NUM_DRAWS = 1000
 """Draws of each chain, if nothing else is asked for."""
 # So many draws are compared to see what share of each sd is noise.
 _COMPARED_DRAWS = 4000
+# A column whose mean is so many of its sds from zero is called far from it.
+_FAR_FROM_ZERO = 20.0
 
 
 class _Run(NamedTuple):
@@ -214,6 +216,7 @@ def _posterior(
     """Draw, and say what is known of the draws."""
     curator, model = run.curator, run.curator.model
     theta = _gaussian(run.keys[0], found.mean, found.covariance, (num_chains, num_draws))
+    advice = _centring(model, found)
     try:
         dims = {name: (dimension,) for name, (dimension, _) in model.labels.items()}
         coords = dict(model.labels.values())
@@ -229,8 +232,9 @@ def _posterior(
                 method=DPLaplace.name,
                 converged=found.converged,
                 rounds=found.rounds,
-                reasons=found.reasons,
-                notes=found.notes,
+                # By itself it speaks against nothing; where something else does, it may be why.
+                reasons=found.reasons + (advice if found.reasons else ()),
+                notes=found.notes + (() if found.reasons else advice),
                 noise_share=_noise_share(curator, run.keys[1], found),
                 prior_only=_prior_only(model, found, dims, coords),
                 clipped_share=found.clipped_share,
@@ -290,6 +294,31 @@ def _prior_only(model: Model, found: Laplace, dims: Any, coords: Any) -> tuple[s
         rest = "".join(f" {sign} {part}" for sign, part in zip(signs[1:], parts[1:], strict=True))
         labels.append(names[largest[0]] if len(largest) == 1 else parts[0] + rest)
     return tuple(labels)
+
+
+def _centring(model: Model, found: Laplace) -> tuple[str, ...]:
+    """Say which columns should be centred: those that vary little compared with how far they are from zero.
+
+    With mean m and sd s of a column, its coefficient and the intercept have the correlation −m/√(m² + s²) under the
+    posterior, as far as the other columns do not matter. That is released; bounds of features are public.
+    """
+    if not isinstance(model, RegressionModel) or not model.intercept or not model.num_features:
+        return ()
+    place = slice(1, 1 + model.num_features)
+    sd = np.sqrt(np.diag(found.posterior))
+    correlation = found.posterior[0, place] / np.maximum(sd[0] * sd[place], 1e-300)
+    far = np.abs(correlation) > _FAR_FROM_ZERO / np.hypot(1.0, _FAR_FROM_ZERO)
+    if model.feature_bounds is not None:
+        low, high = np.asarray(model.feature_bounds).T
+        far |= np.abs(low + high) > _FAR_FROM_ZERO * (high - low)
+    names = [name for name, is_far in zip(model.feature_names, far, strict=True) if is_far]
+    if not names:
+        return ()
+    return (
+        f"Centre {', '.join(names)} (subtract a public constant): where values vary little compared with how far they "
+        "are from zero, a coefficient and the intercept can hardly be told apart, and the intercept's prior is about "
+        "records that there are none of. Leave out a column that is the same for all.",
+    )
 
 
 def _statement(run: _Run, epsilon: float, delta: float) -> PrivacyStatement:
