@@ -578,7 +578,9 @@ def test_mostly_useless_records_stop_the_run(log):
     model, data = case("own")
     for arguments in ((LOGISTIC, with_rows(np.nan, 0.9)), (model, 1e200 * data)):
         del log[:]
-        with pytest.raises(RunError, match=r"because about \d+% of the records count as nothing.*the whole budget counts as spent"):
+        with pytest.raises(
+            RunError, match=r"because about \d+% of the records count as nothing.*the whole budget counts as spent"
+        ):
             run(*arguments)
         assert [event for event, *_ in log] == ["charge", "look"]
 

@@ -265,9 +265,10 @@ class _Search:
             whitened = self._whiten(state, matrix)
             step = self._step(state, score, whitened)
             length, noise = self._lengths(score, whitened, step)
-            observed, round_matrix = self._moved(state, whitened, step)
+            is_long = length > self._usual(noise)
+            observed, round_matrix = self._moved(state, whitened, step, cap=is_long)
             self.report()
-            if length > self._usual(noise):
+            if is_long:
                 state.theta, state.matrix, state.belief, short_steps = observed, round_matrix, None, 0
                 state.bounds.clear()  # another place, other coordinates
                 price = near / FAR_DISCOUNT if length > 10.0 * noise + 20.0 else max(price, near)
@@ -302,7 +303,7 @@ class _Search:
             step = self._step(state, score, whitened, whole=True)
             length, _ = self._lengths(score, whitened, step)
             posterior = self._inverse(state, whitened)
-            observed, round_matrix = self._moved(state, whitened, step)
+            observed, round_matrix = self._moved(state, whitened, step, cap=False)
             surprises.append(self._observe(state, observed, score, matrix, whitened, length))
             state.matrix = round_matrix
             self.report()
@@ -394,7 +395,7 @@ class _Search:
         """Return a length that steps made by noise alone rarely exceed: it is within 1/√(2d) of its own, and 2 more."""
         return noise * (1.0 + 3.0 / math.sqrt(2.0 * self.dimension)) + 2.0
 
-    def _moved(self, state: _State, whitened: Whitened, step: Array) -> tuple[Array, Array]:
+    def _moved(self, state: _State, whitened: Whitened, step: Array, *, cap: bool) -> tuple[Array, Array]:
         """Return where a step leads, and coordinates in which the curvature is the identity.
 
         But for columns that few records have a part in: these few would be far out in such coordinates, and clipped, so
@@ -403,9 +404,10 @@ class _Search:
         """
         farthest = FARTHEST * self.prior.sd
         move = np.clip(np.nan_to_num(state.matrix @ (whitened.vectors @ step)), -farthest, farthest)
-        if not self.style.information:
+        if cap and not self.style.information:
             # The information is a trust region by itself. Any other likelihood may not be concave, and whole steps
             # would overshoot: nothing moves by more than a prior sd, or twice that in every further round of the kind.
+            # (A step within the noise is not moved by, but observed: cut, it would draw the belief to where it is.)
             allowed = 2.0**state.capped / float(np.max(np.abs(move) / self.prior.sd, initial=1e-300))
             state.capped = state.capped + 1 if allowed < 1.0 else 0
             move = move * min(1.0, allowed)
