@@ -609,7 +609,7 @@ def test_feature_bounds_are_a_cap(monkeypatch):
 
 @pytest.mark.parametrize(("mean", "is_far"), [(0.0, False), (3.0, False), (1000.0, True)])
 def test_columns_far_from_zero_are_to_be_centred(mean, is_far):
-    quality = run(data={"X": features() + [0.0, 0.0, mean], "y": outcomes("logistic")}).quality
+    quality = run(data={"X": features() + np.array([0.0, 0.0, mean]), "y": outcomes("logistic")}).quality
     advice = [text for text in quality.reasons + quality.notes if text.startswith("Centre c (")]
     assert bool(advice) == is_far
 
