@@ -75,6 +75,14 @@ _BY_CHANCE = 1e-5
 _MOSTLY_NOISE = 2.0
 
 
+def _solved(matrix: Array, right: Array) -> Array:
+    """Return matrix⁻¹·right; by the pseudo-inverse if rounding has made the matrix singular (of absurd records)."""
+    try:
+        return np.asarray(np.linalg.solve(matrix, right))
+    except np.linalg.LinAlgError:
+        return np.asarray(np.linalg.lstsq(matrix, right, rcond=None)[0])
+
+
 class Belief(NamedTuple):
     """A Gaussian belief about the centre of the posterior."""
 
@@ -84,11 +92,11 @@ class Belief(NamedTuple):
     def surprise(self, observed: Array, covariance: Array) -> float:
         """χ² of an observation of the centre, with its covariance: expected is d, if belief and noise are right."""
         apart = observed - self.mean
-        return float(apart @ np.linalg.solve(self.covariance + covariance, apart))
+        return float(apart @ _solved(self.covariance + covariance, apart))
 
     def updated(self, observed: Array, covariance: Array) -> Belief:
         """Kalman filter: what is believed after one more noisy observation of the centre."""
-        gain = np.linalg.solve(self.covariance + covariance, self.covariance).T
+        gain = _solved(self.covariance + covariance, self.covariance).T
         left = np.eye(len(observed)) - gain
         # Joseph's form stays symmetric and positive.
         after = left @ self.covariance @ left.T + gain @ covariance @ gain.T
@@ -533,7 +541,7 @@ class _Search:
         covariance = known + (score.noise_sd**2 + (0.25 * wanted * bound) ** 2 / self.dimension) * np.eye(
             self.dimension
         )
-        statistic = float(slope @ np.linalg.solve(covariance, slope))
+        statistic = float(slope @ _solved(covariance, slope))
         if statistic > self._surprising():
             state.reasons.append(
                 "Records with extreme features do not follow the model: weighted and clipped scores disagree "
