@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import jax
 import numpy as np
@@ -48,8 +48,65 @@ class CellError(DPMCMCError):
     """A cell's run did not do what it should."""
 
 
+class PlainCell:
+    """Base of a cell, which is a frozen dataclass of a few plain values."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Rebuild a cell from its specification."""
+        return cls(**{item.name: values[item.name] for item in fields(cls)})  # type: ignore[arg-type]
+
+    @property
+    def run_seed(self) -> int:
+        """Seed of this run: 32 bits that depend on all that a cell is."""
+        text = json.dumps(asdict(self), sort_keys=True)  # type: ignore[call-overload]
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
+
+    def specification(self) -> dict[str, Any]:
+        """Return plain values that a result is filed under: the same ones mean the same run."""
+        raise NotImplementedError
+
+    @property
+    def digest(self) -> str:
+        """Eight digits that change with the specification."""
+        return hashlib.sha256(json.dumps(self.specification(), sort_keys=True).encode()).hexdigest()[:8]
+
+
 @dataclass(frozen=True)
-class Cell:
+class CaseCell(PlainCell):
+    """One run on a case: a model with its records and an exact answer.
+
+    Attributes
+    ----------
+    case
+        Name of the case.
+    epsilon
+        The budget; δ is 1e-6.
+    repeat
+        Number of the repeat, from 0.
+    seed
+        Of the whole study.
+    """
+
+    case: str
+    epsilon: float
+    repeat: int
+    seed: int = 0
+
+    study: ClassVar[str]
+    """Name of the study."""
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's file: readable, and different for different settings."""
+        return f"{self.study}-{self.case}-{self.epsilon:g}-{self.repeat:02d}-{self.digest}"
+
+    def __str__(self) -> str:
+        return f"{self.case} ε = {self.epsilon:g} repeat {self.repeat + 1}"
+
+
+@dataclass(frozen=True)
+class Cell(PlainCell):
     """What to run.
 
     Attributes
@@ -78,11 +135,6 @@ class Cell:
     num_records: int = settings.NUM_RECORDS
     seed: int = 0
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Rebuild a cell from its specification."""
-        return cls(**{item.name: values[item.name] for item in fields(cls)})
-
     @property
     def delta(self) -> float:
         """δ = 0.1/n, as in the paper."""
@@ -97,12 +149,6 @@ class Cell:
     def label(self) -> str:
         """What a reader is shown for the algorithm."""
         return settings.CLIPPING_ROWS[self.row] if self.study == "clipping" else settings.ROWS[self.row].label
-
-    @property
-    def run_seed(self) -> int:
-        """Seed of this run: 32 bits that depend on all that a cell is."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
 
     @property
     def accountant(self) -> Literal["none"] | settings.Accountant:
@@ -123,9 +169,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of the cell's files: readable, and different for different settings."""
-        text = json.dumps(self.specification(), sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"{self.study}-{self.model}-{self.row}-{self.level:g}-{self.repeat:02d}-{digest}"
+        return f"{self.study}-{self.model}-{self.row}-{self.level:g}-{self.repeat:02d}-{self.digest}"
 
     def __str__(self) -> str:
         varied = "ε" if self.study == "comparison" else "bound"
@@ -400,7 +444,7 @@ def result_file(folder: Path, cell: Named) -> Path:
     return folder / "cells" / f"{cell.name}.json"
 
 
-def draws_file(folder: Path, cell: Cell) -> Path:
+def draws_file(folder: Path, cell: Named) -> Path:
     """Return where the kept draws of a cell are, if they are kept."""
     return result_file(folder, cell).with_suffix(".npz")
 
@@ -414,11 +458,16 @@ def finish_cell(cell: Cell, folder: Path, commit: str | None) -> Result:
     """Run a cell and write its result, which is there as a whole or not at all; return the row."""
     row, draws = run_cell(cell, commit)
     if keeps_draws(cell):
-        partial = draws_file(folder, cell).with_suffix(".partial.npz")
-        np.savez_compressed(partial, draws=draws.astype(np.float32))
-        partial.replace(draws_file(folder, cell))
+        write_draws(folder, cell, draws)
     write_row(folder, cell, row)
     return row
+
+
+def write_draws(folder: Path, cell: Named, draws: Array) -> None:
+    """File the draws of a cell."""
+    partial = draws_file(folder, cell).with_suffix(".partial.npz")
+    np.savez_compressed(partial, draws=draws.astype(np.float32))
+    partial.replace(draws_file(folder, cell))
 
 
 def write_row(folder: Path, cell: Named, row: Result) -> None:
@@ -453,7 +502,7 @@ def is_finished(folder: Path, cell: Cell) -> bool:
     return complete and (not keeps_draws(cell) or draws_file(folder, cell).exists())
 
 
-def read_draws(folder: Path, cell: Cell) -> Array:
-    """Return the kept draws of a cell, chains × draws × d."""
+def read_draws(folder: Path, cell: Named) -> Array:
+    """Return the kept draws of a cell, as they were filed: of a chain, chains × draws × d."""
     with np.load(draws_file(folder, cell)) as archive:
         return np.asarray(archive["draws"], np.float64)

@@ -5,14 +5,12 @@ synthetic or public and every run is seeded, hence marked as not private.
 """
 
 import functools
-import hashlib
-import json
 import math
 import time
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -21,7 +19,7 @@ import dpmcmc
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning
 from dpmcmc.models import GaussianMean
 from studies import discrepancy
-from studies.cells import Array, CellError, Result, read_row_of, result_file, write_row
+from studies.cells import Array, CaseCell, CellError, Result, read_row_of, result_file, write_row
 from studies.laplace_cases import Case, Floor, Reference, case_names, make_case, reference_file
 
 DELTA = 1e-6
@@ -44,49 +42,14 @@ _WIDTH_OF_90 = 2.0 * 1.6448536269514722  # of a normal distribution's central in
 
 
 @dataclass(frozen=True)
-class LaplaceCell:
-    """What to run.
+class LaplaceCell(CaseCell):
+    """A run of DP-Laplace on one of :func:`~studies.laplace_cases.case_names`. Repeats differ in the noise alone."""
 
-    Attributes
-    ----------
-    case
-        A name of :func:`~studies.laplace_cases.case_names`.
-    epsilon
-        The budget; δ is 1e-6.
-    repeat
-        Number of the repeat, from 0. Repeats differ in the noise alone.
-    seed
-        Of the whole study.
-    """
-
-    case: str
-    epsilon: float
-    repeat: int
-    seed: int = 0
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Rebuild a cell from its specification."""
-        return cls(**{item.name: values[item.name] for item in fields(cls)})
-
-    @property
-    def run_seed(self) -> int:
-        """Seed of this run: 32 bits that depend on all that a cell is."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
+    study: ClassVar[str] = "laplace"
 
     def specification(self) -> dict[str, Any]:
         """Return plain values that a result is filed under: the same ones mean the same run."""
         return asdict(self) | {"study": "laplace", "sampler": repr(make_sampler()), "delta": DELTA, "format": _FORMAT}
-
-    @property
-    def name(self) -> str:
-        """Name of the cell's file: readable, and different for different settings."""
-        text = json.dumps(self.specification(), sort_keys=True)
-        return f"laplace-{self.case}-{self.epsilon:g}-{self.repeat:02d}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-    def __str__(self) -> str:
-        return f"{self.case} ε = {self.epsilon:g} repeat {self.repeat + 1}"
 
     def work(self) -> float:
         """Return about how much there is to compute; cells of one case are equal, so that they follow each other."""
