@@ -26,6 +26,7 @@ from dpmcmc.curator import NoNoiseNotPrivate
 from dpmcmc.errors import BudgetExceededError, DPMCMCError, DPMCMCWarning, QueryError
 from dpmcmc.output import replace_file
 from dpmcmc.queries import BatchGradient, ClipCount
+from dpmcmc.results import Quality
 from studies import discrepancy, settings
 
 Array = NDArray[np.float64]
@@ -34,6 +35,8 @@ Result = dict[str, str | float | bool]
 
 # To be increased when a change of the code makes earlier results of the same settings worthless.
 _FORMAT = 1
+DELTA = 1e-6
+"""δ of the studies of cases."""
 # Kept draws of each chain at which clipped gradients are counted, and moves of all chains for clipped ratios.
 _NUM_CLIP_STATES = 40
 _NUM_CLIP_MOVES = 160
@@ -64,6 +67,11 @@ class PlainCell:
 
     def specification(self) -> dict[str, Any]:
         """Return plain values that a result is filed under: the same ones mean the same run."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's files: readable, and different for different settings."""
         raise NotImplementedError
 
     @property
@@ -103,6 +111,55 @@ class CaseCell(PlainCell):
 
     def __str__(self) -> str:
         return f"{self.case} ε = {self.epsilon:g} repeat {self.repeat + 1}"
+
+
+class AnyCase(Protocol):
+    """What a run has to know of a case."""
+
+    @property
+    def model(self) -> dpmcmc.Model:
+        """The model."""
+
+    @property
+    def data(self) -> Any:
+        """Its records."""
+
+    @property
+    def init(self) -> Array | None:
+        """Where the run starts, an unconstrained vector; None: where the sampler starts by itself."""
+
+
+def sample_quietly(case: AnyCase, sampler: Any, cell: CaseCell) -> dpmcmc.Posterior:
+    """Run a sampler on a case, seeded; what it would warn of is in the study's tables."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DPMCMCWarning)
+        return dpmcmc.sample(
+            case.model,
+            case.data,
+            epsilon=cell.epsilon,
+            delta=DELTA,
+            sampler=sampler,
+            seed=cell.run_seed,
+            init=case.init,
+            progress=False,
+        )
+
+
+def unconstrained(model: dpmcmc.Model, posterior: dpmcmc.Posterior) -> Array:
+    """Return the draws of a run that is not private, draws × d, in unconstrained space, one chain after the other."""
+    if posterior.privacy.private:
+        raise CellError("a run of a study must not be called private")
+    flat = {name: np.asarray(value, np.float64) for name, value in posterior.draws.items()}
+    flat = {name: value.reshape(math.prod(value.shape[:2]), *value.shape[2:]) for name, value in flat.items()}
+    with jax.enable_x64(True):
+        return np.asarray(jax.vmap(model.unconstrain)(flat), np.float64)
+
+
+def quality_of(posterior: dpmcmc.Posterior) -> Quality:
+    """Return what a run says of itself."""
+    if posterior.quality is None:
+        raise CellError("the run says nothing about its quality")
+    return posterior.quality
 
 
 @dataclass(frozen=True)
@@ -376,9 +433,8 @@ def scores(draws: Array, reference: Array, seed: int) -> dict[str, float]:
     points = draws.reshape(-1, draws.shape[-1])
     if not np.all(np.isfinite(points)):  # a chain that diverged has no distance
         return {"mmd": math.nan, "mean_error": math.nan, "max_r_hat": math.nan}
-    width = discrepancy.kernel_width(points, reference, np.random.default_rng((seed, 3)))
     return {
-        "mmd": discrepancy.maximum_mean_discrepancy(points, reference, width),
+        "mmd": discrepancy.compare(points, reference, np.random.default_rng((seed, 3))),
         "mean_error": discrepancy.mean_error(points, reference),
         "max_r_hat": discrepancy.max_split_r_hat(draws),
     }
@@ -495,11 +551,15 @@ def read_row_of(rebuild: Callable[[dict[str, Any]], AnyCell], path: Path) -> tup
     return cell, row
 
 
+def has_result(folder: Path, cell: PlainCell) -> bool:
+    """Return whether there is a row of exactly this cell."""
+    found = read_row_of(type(cell).from_dict, result_file(folder, cell))
+    return found is not None and found[0] == cell
+
+
 def is_finished(folder: Path, cell: Cell) -> bool:
     """Return whether there is a result of exactly this cell."""
-    found = read_row(result_file(folder, cell))
-    complete = found is not None and found[0] == cell
-    return complete and (not keeps_draws(cell) or draws_file(folder, cell).exists())
+    return has_result(folder, cell) and (not keeps_draws(cell) or draws_file(folder, cell).exists())
 
 
 def read_draws(folder: Path, cell: Named) -> Array:

@@ -160,7 +160,7 @@ def grid_draws(
 
 
 def importance_draws(potential: Potential, mode: Array, cov: Array, generator: np.random.Generator) -> Array:
-    """Return draws chosen from those of the Gaussian at the mode by their weights; for a posterior that is nearly so."""
+    """Return draws of the Gaussian at the mode, chosen by their weights; for a posterior that is nearly Gaussian."""
     evaluate = jax.jit(potential)
     standard = generator.standard_normal((_IMPORTANCE_DRAWS, len(mode)))
     points = mode + standard @ np.linalg.cholesky(cov).T

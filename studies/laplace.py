@@ -7,7 +7,6 @@ synthetic or public and every run is seeded, hence marked as not private.
 import functools
 import math
 import time
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,13 +15,23 @@ import jax
 import numpy as np
 
 import dpmcmc
-from dpmcmc.errors import BudgetExceededError, DPMCMCWarning
+from dpmcmc.errors import BudgetExceededError
 from dpmcmc.models import GaussianMean
 from studies import discrepancy
-from studies.cells import Array, CaseCell, CellError, Result, read_row_of, result_file, write_row
+from studies.cells import (
+    DELTA,
+    Array,
+    CaseCell,
+    Result,
+    has_result,
+    quality_of,
+    read_row_of,
+    sample_quietly,
+    unconstrained,
+    write_row,
+)
 from studies.laplace_cases import Case, Floor, Reference, case_names, make_case, reference_file
 
-DELTA = 1e-6
 EPSILONS: dict[str, tuple[float, ...]] = {
     "adult": (1.0, 2.0, 4.0),
     "gaussian": (2.0, 4.0, 8.0, 15.0),
@@ -116,10 +125,8 @@ def run_cell(cell: LaplaceCell, folder: Path, commit: str | None = None) -> Resu
     except BudgetExceededError as error:  # it says beforehand that the budget does not suffice
         return row | _NOTHING | {"refused": 1.0, "reasons": str(error), "seconds": time.perf_counter() - began}
     row["seconds"] = time.perf_counter() - began
-    if posterior.privacy.private:
-        raise CellError("a run of a study must not be called private")
-    points = unconstrained(case.model, posterior.draws)
-    quality = posterior.quality
+    points = unconstrained(case.model, posterior)
+    quality = quality_of(posterior)
     row |= measures(points, reference, floor.noise, floor.noise_bounded) | mmd(case, points, cell.run_seed)
     row |= {
         "refused": 0.0,
@@ -137,20 +144,9 @@ def run_cell(cell: LaplaceCell, folder: Path, commit: str | None = None) -> Resu
     return row
 
 
-def sample(cell: LaplaceCell, case: Case) -> Any:
+def sample(cell: LaplaceCell, case: Case) -> dpmcmc.Posterior:
     """Run the sampler of a cell."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DPMCMCWarning)  # what it would warn of is in the study's tables
-        return dpmcmc.sample(
-            case.model,
-            case.data,
-            epsilon=cell.epsilon,
-            delta=DELTA,
-            sampler=make_sampler(),
-            seed=cell.run_seed,
-            init=case.init,
-            progress=False,
-        )
+    return sample_quietly(case, make_sampler(), cell)
 
 
 def references(folder: Path) -> Path:
@@ -163,14 +159,6 @@ def find_floor(case: str, epsilon: float, seed: int, folder: Path) -> Floor:
     """Return noise and bias of one score sum for the whole budget; see ``Case.floor``."""
     made = make_case(case, seed)
     return made.floor(made.reference(references(folder)), epsilon, DELTA)
-
-
-def unconstrained(model: dpmcmc.Model, draws: Any) -> Array:
-    """Return draws × d in unconstrained space, the chains one after the other."""
-    flat = {name: np.asarray(value, np.float64) for name, value in draws.items()}
-    flat = {name: value.reshape(math.prod(value.shape[:2]), *value.shape[2:]) for name, value in flat.items()}
-    with jax.enable_x64(True):
-        return np.asarray(jax.vmap(model.unconstrain)(flat), np.float64)
 
 
 # -------------------------------------------------------------------------------------------------- measures
@@ -247,8 +235,7 @@ def mmd(case: Case, points: Array, seed: int) -> Result:
     chosen = points[generator.permutation(len(points))[:NUM_COMPARED]]
     found = {}
     for name, sample_of in {"mmd": chosen, "mmd_exact": others}.items():
-        width = discrepancy.kernel_width(sample_of, exact, generator)
-        found[name] = discrepancy.maximum_mean_discrepancy(sample_of, exact, width)
+        found[name] = discrepancy.compare(sample_of, exact, generator)
     return dict(found)
 
 
@@ -264,8 +251,7 @@ def finish_cell(cell: LaplaceCell, folder: Path, commit: str | None) -> Result:
 
 def is_finished(folder: Path, cell: LaplaceCell) -> bool:
     """Return whether there is a result of exactly this cell."""
-    found = read_row(result_file(folder, cell))
-    return found is not None and found[0] == cell
+    return has_result(folder, cell)
 
 
 def read_row(path: Path) -> tuple[LaplaceCell, Result] | None:

@@ -247,9 +247,9 @@ def test_the_flag():
 
 
 def test_the_paper_is_quoted_from_its_page(tmp_path):
-    medians = laplace_results.paper_medians(REPRODUCTION)
+    medians = tables.paper_medians(REPRODUCTION, "gaussian", "DP-HMC")
     assert [medians[epsilon] for epsilon in (2.0, 4.0, 8.0, 15.0)] == [0.408, 0.322, 0.179, 0.134]
-    assert laplace_results.paper_medians(tmp_path / "none.md") == {}
+    assert tables.paper_medians(tmp_path / "none.md", "gaussian", "DP-HMC") == {}
 
 
 def test_figures_and_tables_of_every_group(tmp_path):
