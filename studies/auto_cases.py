@@ -150,7 +150,7 @@ def compute_reference(case: Case) -> Reference:
             return Reference(grid_draws(potential, case.box, generator, NUM_EXACT), "grid")
         mode, cov = find_mode(potential, case.truth)
         if case.importance:
-            method, draws = "importance", importance_draws(potential, mode, cov, generator)
+            method, draws = "importance", importance_draws(potential, mode, cov, generator, NUM_EXACT)
         else:
             method, draws = "nuts", run_nuts(potential, mode, cov)[0].reshape(-1, case.dimension)
     if case.mirror is not None:

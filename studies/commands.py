@@ -341,8 +341,8 @@ def _checked_cases(
         found = fnmatch.filter(names, word)  # a name is a pattern, too
         if not found and word not in groups:
             raise QueryError(
-                f"--cases is {word!r}, which is no case; give a pattern such as '{names[0]}*', one of the groups "
-                f"{', '.join(groups)}, or one of {', '.join(names)}"
+                f"--cases is {word!r}, which is no case; give a name such as {names[-1]}, a pattern such as "
+                f"'{names[0]}*', or one of the groups {', '.join(groups)}"
             )
         chosen.update(found or of_group(word))
     return [name for name in names if name in chosen]

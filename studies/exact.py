@@ -27,7 +27,7 @@ _MAX_NEWTON_STEPS = 200
 # Of a grid: cells on a side, how often it is drawn anew around what has mass, and the depth below which nothing has.
 _GRID_SIDE, _GRID_ROUNDS, _GRID_DEPTH = 1200, 4, 25.0
 _FEWEST_CELLS = 4000
-_IMPORTANCE_DRAWS, _LOWEST_EFFICIENCY = 20_000, 0.7
+_CANDIDATES_EACH = 2
 
 
 class NoReferenceError(DPMCMCError):
@@ -159,15 +159,19 @@ def grid_draws(
     return np.asarray(cell_centers[chosen] + cell_widths * (generator.random((number, 2)) - 0.5))
 
 
-def importance_draws(potential: Potential, mode: Array, cov: Array, generator: np.random.Generator) -> Array:
-    """Return draws of the Gaussian at the mode, chosen by their weights; for a posterior that is nearly Gaussian."""
+def importance_draws(
+    potential: Potential, mode: Array, cov: Array, generator: np.random.Generator, number: int
+) -> Array:
+    """Return independent draws, number × d: those of the Gaussian at the mode, kept with probability ∝ their weights.
+
+    For a posterior that is nearly Gaussian; of another one too few would be kept.
+    """
     evaluate = jax.jit(potential)
-    standard = generator.standard_normal((_IMPORTANCE_DRAWS, len(mode)))
+    standard = generator.standard_normal((_CANDIDATES_EACH * number, len(mode)))
     points = mode + standard @ np.linalg.cholesky(cov).T
     values = np.array([float(evaluate(point)) for point in points])
-    weights = np.exp(-(values - values.min()) + 0.5 * np.sum(standard**2, axis=1))
-    weights /= weights.sum()
-    efficiency = 1.0 / np.sum(weights**2) / len(weights)
-    if efficiency < _LOWEST_EFFICIENCY:
-        raise NoReferenceError(f"the posterior is not Gaussian enough: the weights' efficiency is {efficiency:.2f}")
-    return np.asarray(points[generator.random(len(weights)) < weights / weights.max()])
+    log_weights = 0.5 * np.sum(standard**2, axis=1) - values
+    kept = points[generator.random(len(points)) < np.exp(log_weights - log_weights.max())]
+    if len(kept) < number:
+        raise NoReferenceError(f"the posterior is not Gaussian enough: {len(kept)} of {len(points)} draws are kept")
+    return np.asarray(kept[:number])

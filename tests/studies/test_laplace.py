@@ -308,7 +308,10 @@ def test_what_is_run(asked, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--cases", "adlut"], "--cases is 'adlut', which is no case; give a name such as linear-plain-20k"),
+        (
+            ["--cases", "adlut"],
+            "--cases is 'adlut', which is no case; give a name such as aside-overdispersed, a pattern such as 'adult*'",
+        ),
         (["--repeats", 0], "--repeats is 0; give a whole number from 1 to 99"),
         (["--epsilon", -1], "--epsilon is -1.0; give positive finite numbers"),
     ],
