@@ -24,6 +24,7 @@ __all__ = [
     "Parameter",
     "Plan",
     "Posterior",
+    "SurrogateHMC",
     "curator",
     "data",
     "errors",
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from dpmcmc.models import Model, Parameter, from_numpyro
     from dpmcmc.privacy import Budget
     from dpmcmc.results import Posterior
-    from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty
+    from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty, SurrogateHMC
 else:
     # JAX, NumPyro and dp-accounting take seconds to load, so a name is imported when it is first used (PEP 562).
     _HOME_OF = {
@@ -63,6 +64,7 @@ else:
         "RWMH": "samplers",
         "DPLaplace": "samplers",
         "DPPenalty": "samplers",
+        "SurrogateHMC": "samplers",
     }
 
     def __getattr__(name):

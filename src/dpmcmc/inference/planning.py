@@ -21,7 +21,7 @@ from dpmcmc.privacy.exact import check_number, rounded_down, rounded_up
 from dpmcmc.privacy.gaussian import check_delta
 from dpmcmc.queries import BatchGradient, Cost, Gradient, InvalidCount, Queries, cost_of, cost_of_answer
 from dpmcmc.results.diagnostics import RecordCheck
-from dpmcmc.samplers import DPHMC, SAMPLERS, DPLaplace, DPPenalty, Sampler
+from dpmcmc.samplers import DPHMC, SAMPLERS, DPLaplace, DPPenalty, Sampler, SurrogateHMC
 
 # The record check: its noise, in records relative to n, is no finer than is useful, and its price is a small share.
 _CHECK_NOISE_SHARE = 0.005
@@ -188,6 +188,8 @@ def plan(
             raise QueryError("dimension is required for DPLaplace, as its noise depends on it; give model.dimension")
         return plan_laplace(num_records=num_records, epsilon=epsilon, delta=delta, dimension=dimension)
     num_records, num_chains = checks.count("num_records", num_records), checks.count("num_chains", num_chains)
+    if isinstance(sampler, SurrogateHMC):
+        raise _no_plan(sampler, num_records, epsilon, delta)
     dimension = None if dimension is None else checks.count("dimension", dimension)
     epsilon, delta = check_number("epsilon", epsilon, above=0.0), check_delta(delta)
     queries = private_queries(sampler, num_records)
@@ -228,6 +230,18 @@ def plan(
         accountant=describe_accountant(queries),
         predicted_acceptance=acceptance,
         notes=tuple(_notes(sampler, num_records, delta, acceptance)),
+    )
+
+
+def _no_plan(sampler: SurrogateHMC, num_records: int, epsilon: float, delta: float) -> QueryError:
+    """Say what a budget buys about, of steps that cost what their moves are long."""
+    # A move to an independent draw has ‖Δψ‖² = 2·(numbers in ψ) on average, and costs 2c²/σ² with c = κ‖Δψ‖/√n.
+    cost = 4.0 * len(sampler.surrogate.weights) * sampler.ratio_bound**2 / (num_records * sampler.noise_sd**2)
+    steps = _gaussian_budget(epsilon, delta).total / cost
+    return QueryError(
+        "the steps of SurrogateHMC cost what their moves are long, so that there is no plan of them: the run ends when "
+        f"the budget does. If the surrogate fits and moves are as long as between independent draws, that is about "
+        f"{steps:.2g} steps in all chains together, of which {sampler.ceiling:.2f} are accepted"
     )
 
 
@@ -396,8 +410,10 @@ def _notes(sampler: Sampler, num_records: int, delta: float, acceptance: float |
 
 def check_sampler(sampler: Any) -> None:
     """Accept this package's samplers only, and no subclass: others have not been held to what they declare."""
-    if type(sampler) not in (*SAMPLERS, DPLaplace):
-        names = ", ".join(["DPLaplace()", *(f"{known.__name__}(...)" for known in SAMPLERS)])
+    if isinstance(sampler, str) and sampler == "auto":
+        return
+    if type(sampler) not in (*SAMPLERS, DPLaplace, SurrogateHMC):
+        names = ", ".join(['"auto"', "DPLaplace()", *(f"{known.__name__}(...)" for known in (*SAMPLERS, SurrogateHMC))])
         got = f"the class {sampler.__name__}, not called" if isinstance(sampler, type) else type(sampler).__name__
         raise QueryError(f"sampler must be one of {names}, got {got}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from dpmcmc.curator import (
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.data import open_source
 from dpmcmc.errors import DPMCMCWarning, QueryError, RunError
-from dpmcmc.inference import laplace, planning
+from dpmcmc.inference import planning, stepwise, tuned
 from dpmcmc.inference.blocks import (
     Program,
     Shape,
@@ -38,14 +38,14 @@ from dpmcmc.models import Model
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
-from dpmcmc.samplers import DPLaplace, Sampler
+from dpmcmc.samplers import DPLaplace, Sampler, SurrogateHMC
 
 
 def sample(
     model: Model,
     data: Any,
     *,
-    sampler: Sampler | DPLaplace,
+    sampler: Sampler | DPLaplace | SurrogateHMC | Literal["auto"] = "auto",
     epsilon: float | None = None,
     delta: float | None = None,
     num_chains: int = 4,
@@ -57,6 +57,7 @@ def sample(
     seed: int | None = None,
     devices: int | Sequence[jax.Device] | None = None,
     check_records: bool = True,
+    exact: bool = False,
 ) -> Posterior:
     """Draw from the posterior, privately.
 
@@ -68,21 +69,23 @@ def sample(
         The records, one row per person; or a :class:`dpmcmc.data.ParquetRecords`, for a file larger than memory. If
         the whole table is float32, so is the arithmetic (see the page on speed and scale in the docs).
     sampler
-        ``DPLaplace()``, which needs no settings; ``DPHMC(...)``, ``DPPenalty(...)``, ``DPSGLD(...)``,
-        ``DPSGNHT(...)``; or, on data that are not secret, ``HMC(...)`` or ``RWMH(...)``, which take no budget.
+        ``DPLaplace()``, which needs no settings; ``DPHMC(...)``, ``DPPenalty(...)``, ``DPSGLD(...)``, ``DPSGNHT(...)``,
+        ``SurrogateHMC(...)``; or, on data that are not secret, ``HMC(...)`` or ``RWMH(...)``, which take no budget.
     epsilon, delta
         The privacy budget of all that is returned. It decides the number of steps (see :func:`dpmcmc.plan`).
     num_chains
         Number of chains; they share the budget.
     num_steps
         Steps of each chain; may only lower what the budget allows. Required for HMC and RWMH. For DPLaplace: draws of
-        each chain (1000), which are free.
+        each chain (1000), which are free. For SurrogateHMC, whose steps cost what their moves are long: at most so
+        many.
     num_warmup
         How many of each chain's draws (after thinning) to set apart as warm-up. Default: the first half.
     init
         Starting points: None draws them from the prior; else an array of chains × unconstrained parameters, or a dict
-        of constrained values with a leading axis of chains. For DPLaplace: None for the prior's centre, one
-        unconstrained vector, or a dict of constrained values. They must not be taken from the data.
+        of constrained values with a leading axis of chains. For SurrogateHMC None draws them from the surrogate. For
+        DPLaplace: None for the prior's centre, one unconstrained vector, or a dict of constrained values. They must not
+        be taken from the data.
     thin
         Keep every ``thin``-th draw.
     progress
@@ -124,14 +127,35 @@ def sample(
     num_chains, thin = checks.count("num_chains", num_chains), checks.count("thin", thin)
     if num_steps is not None:
         num_steps = checks.count("num_steps", num_steps)
-    if isinstance(sampler, DPLaplace):
-        posterior, texts = laplace.draw(
+    if exact and sampler != "auto":
+        raise QueryError(f'exact = {exact!r} goes with sampler="auto" only; leave it out for {sampler.name}')
+    if sampler == "auto" or isinstance(sampler, DPLaplace):
+        posterior, texts = tuned.draw(
             model,
             data,
+            "auto" if sampler == "auto" else "DP-Laplace",
+            exact=exact,
             epsilon=epsilon,
             delta=delta,
             num_chains=num_chains,
             num_draws=num_steps,
+            num_warmup=num_warmup,
+            thin=thin,
+            init=init,
+            progress=progress,
+            seed=seed,
+            devices=devices,
+            check_records=check_records,
+        )
+    elif isinstance(sampler, SurrogateHMC):
+        posterior, texts = stepwise.draw(
+            model,
+            data,
+            sampler,
+            epsilon=epsilon,
+            delta=delta,
+            num_chains=num_chains,
+            num_steps=num_steps,
             num_warmup=num_warmup,
             thin=thin,
             init=init,

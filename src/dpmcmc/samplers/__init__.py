@@ -8,6 +8,7 @@ from dpmcmc.samplers.dp_sgld import DPSGLD
 from dpmcmc.samplers.dp_sgnht import DPSGNHT
 from dpmcmc.samplers.hmc import HMC
 from dpmcmc.samplers.rwmh import RWMH
+from dpmcmc.samplers.surrogate_hmc import SurrogateHMC
 
 # A sampler passes the noise that it is handed on to the oracle: it is trusted code, held to its declaration by the
 # contract test. No other sampler can make a run that is called private.
@@ -24,4 +25,5 @@ __all__ = [
     "DPPenalty",
     "Kernel",
     "Sampler",
+    "SurrogateHMC",
 ]

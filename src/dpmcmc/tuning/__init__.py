@@ -4,8 +4,25 @@ All of it is post-processing of what was released, asked through a function that
 choice may follow everything released before.
 """
 
+from dpmcmc.tuning.auto import Found, Surveyor, find_posterior, largest_form
 from dpmcmc.tuning.laplace import Laplace, find_laplace
 from dpmcmc.tuning.prior import Prior, describe_prior
 from dpmcmc.tuning.questions import Asked, Questions, Style
+from dpmcmc.tuning.ratios import ratio_bound
+from dpmcmc.tuning.walk import Walk
 
-__all__ = ["Asked", "Laplace", "Prior", "Questions", "Style", "describe_prior", "find_laplace"]
+__all__ = [
+    "Asked",
+    "Found",
+    "Laplace",
+    "Prior",
+    "Questions",
+    "Style",
+    "Surveyor",
+    "Walk",
+    "describe_prior",
+    "find_laplace",
+    "find_posterior",
+    "largest_form",
+    "ratio_bound",
+]

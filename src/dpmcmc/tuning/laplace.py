@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ LOCATION_STOP = 0.5
 """Location rounds end, converged or not, when so much of the budget is left."""
 FINAL_SHARES = (0.2, 0.3, 0.5)
 FINAL_CURVATURE = 0.08
-FINAL_SEARCH = 0.08
+FINAL_SEARCH = 0.05
 FINAL_COUNT = 0.01
 FINAL_CHECK = 0.04
 WEIGHTED_DOWN = 0.1
@@ -244,8 +244,11 @@ class _Search:
             relative=widths / widths[usual],
         )
 
-    def locate(self, state: _State) -> bool:
-        """Go to where the posterior is, making coordinates rounder on the way; return whether it was found."""
+    def locate(self, state: _State, thorough: bool = True) -> bool:
+        """Go to where the posterior is, making coordinates rounder on the way; return whether it was found.
+
+        If not ``thorough``, it is enough to be near: the first step within the noise is the last.
+        """
         near = float(np.clip((LOCATION_NOISE * self.relative_noise) ** 2, *LOCATION_LIMITS))
         price, short_steps = near / FAR_DISCOUNT, 0
         while state.rounds < MAX_ROUNDS and self.left() > LOCATION_STOP * self.total:
@@ -272,6 +275,8 @@ class _Search:
             is_round = not whitened.floored.any() and whitened.values.max() < 4.0 and whitened.values.min() > 0.25
             if price >= LOCATION_LIMITS[1] and (is_round or short_steps >= 4):
                 return True
+            if not thorough and price >= near:
+                return True
             # What looks like noise at a low price may be a step at a higher one.
             price = min(LOCATION_GROWTH * max(price, near), LOCATION_LIMITS[1])
         return False
@@ -283,7 +288,7 @@ class _Search:
         check_price = FINAL_CHECK * rest if self.style.weighted else 0.0
         rest -= count_price + search_price + check_price
         for_scores = (1.0 - FINAL_CURVATURE) * rest
-        bound = self._score_bound(state, search_price, for_scores)
+        bound = self._score_bound(state, search_price, for_scores, tight=True)
         surprises = []
         for share in FINAL_SHARES:
             state.rounds += 1
@@ -308,15 +313,15 @@ class _Search:
     def _coordinates(self, state: _State) -> Affine:
         return Affine(state.theta, state.matrix)
 
-    def _score_bound(self, state: _State, mu: float, for_score: float) -> float:
+    def _score_bound(self, state: _State, mu: float, for_score: float, tight: bool = False) -> float:
         """Choose the bound of one record's score: by the tail-count rule, or a share of the records with weights."""
         of: Magnitude = "score_bound" if self.style.weighted else "gradient"
         wanted = WEIGHTED_DOWN * self.num_records if self.style.weighted else self._tail(for_score)
-        found = self._bound(state, of, wanted, mu)
+        found = self._bound(state, of, wanted, mu, tight=tight)
         public = self.norm_bound(state.matrix) if self.style.weighted else None
         return found if public is None else min(found, public)
 
-    def _bound(self, state: _State, of: Magnitude, wanted: float, mu: float, **more: float) -> float:
+    def _bound(self, state: _State, of: Magnitude, wanted: float, mu: float, **more: Any) -> float:
         """Search for a bound, near to the last one in coordinates like these if there is one."""
         coordinates = self._coordinates(state)
         found = self.questions.search(state.theta, coordinates, of, wanted, mu, state.bounds.get(of), **more)

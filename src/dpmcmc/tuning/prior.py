@@ -30,12 +30,15 @@ class Prior(NamedTuple):
         Where it lies and how wide it is, coordinate by coordinate: a start, and what is believed before any release.
     gradient, precision
         ∇ ln p(θ) and −∇² ln p(θ), the latter made positive semi-definite.
+    log_density
+        ln p(θ).
     """
 
     center: Array
     sd: Array
     gradient: Callable[[Array], Array]
     precision: Callable[[Array], Array]
+    log_density: Callable[[Array], float]
 
 
 def describe_prior(model: Model, num_records: int, keep: Keep | None = None) -> Prior:
@@ -63,7 +66,9 @@ def describe_prior(model: Model, num_records: int, keep: Keep | None = None) -> 
 
 def _describe(model: Model) -> Prior:
     value, theta = model.unconstrained_log_prior, jnp.zeros(model.dimension, jnp.float64)
-    gradient, hessian = (jax.jit(derivative(value)).lower(theta).compile() for derivative in (jax.grad, jax.hessian))
+    density, gradient, hessian = (
+        jax.jit(function).lower(theta).compile() for function in (value, jax.grad(value), jax.hessian(value))
+    )
 
     def precision(theta: Array) -> Array:
         matrix = -np.asarray(hessian(jnp.asarray(theta, jnp.float64)), np.float64)
@@ -80,7 +85,7 @@ def _describe(model: Model) -> Prior:
         center, sd = _from_draws(model)
     else:
         center, sd = _from_mode(model.dimension, slope, precision)
-    return Prior(center, sd, slope, precision)
+    return Prior(center, sd, slope, precision, lambda theta: float(density(jnp.asarray(theta, jnp.float64))))
 
 
 def _keys(shape: tuple[int, ...]) -> jax.Array:

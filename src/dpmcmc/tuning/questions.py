@@ -26,6 +26,7 @@ from dpmcmc.queries import (
     FisherInformation,
     Gradient,
     Query,
+    ScoreMoments,
     WeightedGradient,
 )
 from dpmcmc.queries.quantile import Magnitude
@@ -37,6 +38,7 @@ MAJORISE = 1.0 / 3.0
 # Searches for a bound: range of exponents of 2, and how the price is divided among the counts.
 WIDE, WIDE_SHARES = (-5.0, 11.0), (1, 1, 1, 2, 3, 4, 4)
 NARROW, NARROW_SHARES = (-1.0, 2.0), (2, 3, 4)
+TIGHT = (-0.6, 0.9)
 # Bins of a factor of 4 for the scales of the scores, in prior sds.
 SCALE_EXPONENTS = (-40, 40)
 
@@ -106,8 +108,11 @@ class Asked:
 
     def add(self, query: Query) -> None:
         """Note one answer."""
-        # Of a count the sensitivity is 1, so that its sd is its multiplier.
-        multiplier = getattr(query, "noise_multiplier", None) or getattr(query, "noise_sd", None)
+        # Of a count the sensitivity is 1, so that its sd is its multiplier; of two releases in one, that of their cost.
+        if isinstance(query, ScoreMoments):
+            multiplier: float | None = math.sqrt(0.5 / query.mu)
+        else:
+            multiplier = getattr(query, "noise_multiplier", None) or getattr(query, "noise_sd", None)
         assert multiplier is not None
         self.answers[query.kind, float(multiplier)] += 1
 
@@ -144,8 +149,11 @@ class Questions:
         """√(d/n): about the norm of a record's score in coordinates in which the posterior is N(0, I)."""
         return math.sqrt(self.dimension / self.num_records)
 
-    def programs(self) -> list[Query]:
-        """Return one query of every kind that may be asked, so that all is compiled before anything is charged."""
+    def programs(self, moments: bool = False) -> list[Query]:
+        """Return one query of every kind that may be asked, so that all is compiled before anything is charged.
+
+        With ``moments``, those of :meth:`score_and_moments` too.
+        """
         bound, style = self.unit, self.style
         queries: list[Query] = [
             CoordinateHistogram(1.0, *SCALE_EXPONENTS),
@@ -163,6 +171,8 @@ class Questions:
             queries += [FisherInformation(bound, 1.0), ClipCount(bound, 1.0, of="information")]
         if not style.information_at_last:
             queries += [Curvature(bound, 1.0), ClipCount(bound, 1.0, of="curvature")]
+        if moments and not style.weighted:
+            queries.append(ScoreMoments(bound, 1.0, 1.0))
         return queries
 
     def scales(self, theta: Array, coordinates: Affine, mu: float) -> tuple[Array, Array, float]:
@@ -189,19 +199,22 @@ class Questions:
         wanted: float,
         mu: float,
         about: float | None = None,
+        *,
+        tight: bool = False,
         **more: Any,
     ) -> float:
         """Return a bound that about ``wanted`` records exceed, by noisy counts that halve a range of exponents.
 
         The first counts need no precision, so that most of the price goes to the last. No fewer records are asked for
         than three sds of a count's noise. With a bound from before (``about``) the range is narrow: fewer counts, each
-        of them better, and none can lead far astray. In units of √(d/n), or d/n for matrices.
+        of them better, and none can lead far astray; narrower still if that one was good (``tight``). In units of
+        √(d/n), or d/n for matrices.
         """
         unit, octaves = (self.unit**2, 2.0) if of == "curvature" else (self.unit, 1.0)
         low, high = (octaves * exponent for exponent in WIDE)
         shares: tuple[int, ...] = WIDE_SHARES
         if about is not None:
-            low, high = (math.log2(about / unit) + octaves * exponent for exponent in NARROW)
+            low, high = (math.log2(about / unit) + octaves * exponent for exponent in (TIGHT if tight else NARROW))
             shares = NARROW_SHARES
         for share in shares:
             middle = (low + high) / 2.0
@@ -217,6 +230,21 @@ class Questions:
         kind = WeightedGradient if weighted else Gradient
         release = self._ask(kind(bound, multiplier_of(mu)), theta, coordinates)
         return Score(np.asarray(release.value), float(release.noise_sd), bound)
+
+    def score_and_moments(
+        self, theta: Array, coordinates: Affine, bound: float, mu: float, mu_moments: float
+    ) -> tuple[Score, Matrix]:
+        """Return the score sum and the second moments of the scores: with weights, what stands for both."""
+        if self.style.weighted:
+            score = self.score(theta, coordinates, bound, mu, weighted=True)
+            matrix = self.curvature(theta, coordinates, bound, mu_moments, information=True, weight_bound=bound)
+            return score, matrix
+        release = self._ask(ScoreMoments(bound, multiplier_of(mu), multiplier_of(mu_moments)), theta, coordinates)
+        value, sd = release.value, release.noise_sd
+        return (
+            Score(np.asarray(value.score_sum), float(np.max(sd.score_sum)), bound),
+            Matrix(np.asarray(value.second_moment), float(np.max(sd.second_moment))),
+        )
 
     def curvature(
         self,

@@ -1,0 +1,591 @@
+r"""Find a posterior of any shape that a polynomial surrogate holds, and say when none does.
+
+With B the whole budget, after the scales and location rounds of :mod:`dpmcmc.tuning.laplace`:
+
+1. *Survey*: batches of points, the first around the centre, the others drawn from the surrogate fitted so far (a little
+   warmer), so that it is asked where the posterior is; each point in local coordinates. Cheap while the surrogate still
+   moves, dearer when it has settled.
+2. *Decision*: is a Gaussian enough? Then the final rounds of DP-Laplace follow, from what is known by now. Is it
+   curved? Then further batches, of all that is left. Does no surrogate fit? Then its chain is for the caller to run.
+3. Every batch is compared with what the surrogate predicted before it joins the fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmcmc.queries import Affine
+from dpmcmc.surrogate import Form
+from dpmcmc.tuning.fit import Fit, Frame, Observation, fit_map
+from dpmcmc.tuning.laplace import TAIL_FACTOR, Belief, Laplace, _Search, _State
+from dpmcmc.tuning.prior import Prior
+from dpmcmc.tuning.questions import Questions
+from dpmcmc.tuning.walk import NUM_CHAINS, Region, Walk, frame_of
+
+Array = NDArray[np.float64]
+
+SURVEY_LIMITS = (0.04, 0.15)
+SURVEY_PARTS = (0.10, 0.75, 0.15)
+"""Parts of a batch of the survey: clip searches, scores, second moments."""
+BATCH, LATE_BATCH = 12, 24
+"""Points of a batch of the survey, and of a later one."""
+LATE_SHARES = (0.25, 0.35, 0.40)
+LATE_PARTS = (0.03, 0.89, 0.08)
+FIRST_RADIUS = 0.7
+"""Sds of the first points around the centre."""
+WARMER = 1.3
+MAX_BATCHES = 24
+MAX_DIMENSION = 12
+"""No surrogate is fitted to more parameters."""
+REJECTED = 1e-3
+"""A fit whose residuals are less probable than this is compared with one of a higher degree."""
+WRONG, OUTSIDE = 1e-6, 1e-5
+"""A prediction, or the scores of a fit, that are less probable than this are wrong."""
+PROBE_SHARE, MAX_PROBES = 0.01, 3
+"""Price of a look at a far root of the surrogate, and how many there are at most."""
+COUNT_SHARE = 0.01
+"""Part of what is left for counts of clipped records."""
+
+
+def largest_form(dimension: int) -> Form:
+    """Return the most that is ever fitted."""
+    return Form(dimension, min(dimension, 5), {1: 6, 2: 5, 3: 4}.get(dimension, 3))
+
+
+@dataclass
+class Survey:
+    """What is known so far, and what was noticed on the way."""
+
+    frame: Frame
+    observations: list[Observation] = field(default_factory=list)
+    fit: Fit | None = None
+    draws: Array | None = None
+    bound: float | None = None
+    shift: float = math.inf
+    far: float = 1.0
+    predictions: list[tuple[float, float]] = field(default_factory=list)
+    modes: list[Array] = field(default_factory=list)
+    step_size: float = 0.3
+
+    def region(self) -> Region:
+        """Where the surrogate is known."""
+        points = self.frame.to_u(np.array([seen.theta for seen in self.observations]))
+        inverses = np.array([np.linalg.solve(seen.matrix, self.frame.matrix) for seen in self.observations])
+        return Region(points, inverses, math.sqrt(2.0 * len(self.frame.center)) + 2.0)
+
+
+class Found(NamedTuple):
+    """What came out.
+
+    Attributes
+    ----------
+    method
+        "gaussian" (then ``laplace`` is the answer), "surrogate", or "chain": for the caller to run on the surrogate.
+    laplace
+        The noise-aware Gaussian posterior, if that is enough.
+    surveyor
+        Draws from the surrogate, if it is not; None of a search for nothing but a Gaussian.
+    converged, rounds
+        Whether the search has settled; rounds and batches in all.
+    reasons, notes
+        Why the result should not be trusted as it stands; what is worth knowing.
+    prior_directions
+        Directions (columns, in prior sds) that only the prior holds.
+    clipped_share, clipped_share_sd
+        Noised share of the records that were clipped in the score sums; None if it was not asked for.
+    """
+
+    method: Literal["gaussian", "surrogate", "chain"]
+    laplace: Laplace | None
+    surveyor: Surveyor | None
+    converged: bool
+    rounds: int
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+    prior_directions: Array
+    clipped_share: float | None = None
+    clipped_share_sd: float | None = None
+
+    @classmethod
+    def gaussian(cls, laplace: Laplace, notes: tuple[str, ...] = ()) -> Found:
+        """Return what DP-Laplace has found."""
+        return cls(
+            "gaussian",
+            laplace,
+            None,
+            laplace.converged,
+            laplace.rounds,
+            laplace.reasons,
+            (*notes, *laplace.notes),
+            laplace.prior_directions,
+            laplace.clipped_share,
+            laplace.clipped_share_sd,
+        )
+
+
+def find_posterior(
+    questions: Questions,
+    prior: Prior,
+    left: Callable[[], float],
+    walk: Walk,
+    generator: np.random.Generator,
+    *,
+    exact: bool = False,
+    start: Array | None = None,
+    norm_bound: Callable[[Array], float | None] = lambda matrix: None,
+    report: Callable[[], None] = lambda: None,
+) -> Found:
+    """Spend a budget on where the posterior lies and what shape it has.
+
+    Parameters
+    ----------
+    questions, prior, left, start, norm_bound, report
+        As for :func:`~dpmcmc.tuning.laplace.find_laplace`.
+    walk
+        Draws from surrogates.
+    generator
+        Of public randomness.
+    exact
+        Leave most of the budget to a chain.
+    """
+    search = _Search(questions, prior, left, norm_bound, report)
+    state = search.scales(prior.center if start is None else start)
+    surveyed = questions.dimension <= MAX_DIMENSION
+    converged = search.locate(state, thorough=bool(questions.style.linear_size) or not surveyed)
+    if not surveyed:
+        note = f"With more than {MAX_DIMENSION} parameters the posterior is taken to be Gaussian."
+        return Found.gaussian(search.finish(state, converged), (note,))
+    surveyor = Surveyor(search, state, walk, generator)
+    settled = surveyor.explore()
+    surveyor.probe_roots()
+    if exact or surveyor.is_outside():
+        return surveyor.judged(settled, "chain")
+    if surveyor.is_gaussian():
+        surveyor.inform(state)
+        note = "A Gaussian is enough: the survey of the posterior found no curvature, and one mode."
+        return Found.gaussian(search.finish(state, converged or settled), (note,))
+    surveyor.refine()
+    return surveyor.judged(settled, "surrogate")
+
+
+class Surveyor:
+    """Survey and later batches; see the module."""
+
+    def __init__(self, search: _Search, state: _State, walk: Walk, generator: np.random.Generator) -> None:
+        self.search, self.state, self.walk, self.generator = search, state, walk, generator
+        self.questions, self.prior, self.left = search.questions, search.prior, search.left
+        self.dimension, self.num_records = search.dimension, search.num_records
+        self.magnitude: Literal["score_bound", "gradient"] = (
+            "score_bound" if self.questions.style.weighted else "gradient"
+        )
+        self.survey = Survey(Frame(state.theta, state.matrix), bound=state.bounds.get(self.magnitude))
+
+    # ---------------------------------------------------------------------------------------------------- stages
+
+    def explore(self) -> bool:
+        """Survey the posterior; return whether the surrogate has settled."""
+        total, survey = self.search.total, self.survey
+        whole = float(np.clip(0.06 / math.sqrt(total), *SURVEY_LIMITS)) * total
+        whole = min(whole, 0.5 * self.left())
+        price, settled = 0.06 * whole, False
+        for batch in range(MAX_BATCHES):
+            if batch == 0:
+                half = FIRST_RADIUS * self.generator.standard_normal((BATCH // 2, self.dimension))
+                points = np.concatenate([half, -half])
+            else:
+                points = self._points(BATCH, WARMER if batch > 1 else 1.0)
+            self._ask(points, price, SURVEY_PARTS, price * SURVEY_PARTS[1])
+            self._refit()
+            settled = batch > 0 and survey.shift < 1.0 and survey.far < 0.15
+            if settled and price >= 0.25 * whole:
+                return True
+            if self.left() < 0.4 * total:
+                break
+            if settled:
+                price = min(2.2 * price, 0.3 * whole)
+        return settled
+
+    def is_gaussian(self) -> bool:
+        """Whether a Gaussian is enough, by what was released."""
+        fit = self.survey.fit
+        assert fit is not None
+        return fit.form.degree == 1 and self.prior_is_straight()
+
+    def is_outside(self) -> bool:
+        """Whether no surrogate of any degree fits the scores."""
+        assert self.survey.fit is not None
+        return self.survey.fit.score_surprise < OUTSIDE
+
+    def refine(self) -> None:
+        """Spend what is left on batches drawn from the surrogate."""
+        rest = (1.0 - COUNT_SHARE) * self.left()
+        for share in LATE_SHARES:
+            points = self._points(LATE_BATCH, 1.0)
+            self._ask(points, share * rest, LATE_PARTS, LATE_PARTS[1] * rest)
+            self._refit()
+
+    def prior_is_straight(self) -> bool:
+        """Whether the prior's slope is a linear function where the posterior is, so that a Gaussian has room for it."""
+        survey = self.survey
+        assert survey.draws is not None
+        center, matrix = survey.frame.center, survey.frame.matrix
+        slope, precision = self.prior.gradient(center), self.prior.precision(center)
+        points = survey.frame.to_theta(survey.draws[:: max(1, len(survey.draws) // 64)])
+        bend = np.array([self.prior.gradient(theta) - slope + precision @ (theta - center) for theta in points])
+        return bool(np.sqrt(np.mean(np.sum((bend @ matrix) ** 2, axis=1))) < 0.1 * math.sqrt(self.dimension))
+
+    def inform(self, state: _State) -> None:
+        """Hand over what the survey found to the final rounds of DP-Laplace."""
+        survey = self.survey
+        assert survey.fit is not None
+        free = survey.fit.drawn(self.generator, 400)
+        centers = np.array([self._center(weights) for weights in survey.fit.weights(free)])
+        mean, covariance = centers.mean(axis=0), np.atleast_2d(np.cov(centers.T))
+        known = state.belief
+        if known is None or known.surprise(mean, covariance) > self.search._surprising():
+            known = Belief(mean, np.diag(self.prior.sd**2))
+        state.belief = known.updated(mean, covariance)
+        state.theta = state.belief.mean
+        if not self.questions.style.linear_size:
+            state.matrix = survey.frame.matrix @ self._local(np.zeros(self.dimension))
+        state.bounds.pop(self.magnitude, None)
+        if survey.bound is not None:
+            state.bounds[self.magnitude] = survey.bound
+
+    def _center(self, weights: Array) -> Array:
+        """Mode of prior and a linear map, by Newton steps."""
+        frame = self.survey.frame
+        offset, linear = weights[:, 0], weights[:, 1 : self.dimension + 1]
+        u = np.zeros(self.dimension)
+        for _ in range(3):
+            theta = frame.to_theta(u)
+            slope = linear.T @ (offset + linear @ u) - frame.matrix.T @ self.prior.gradient(theta)
+            whole = linear.T @ linear + frame.matrix.T @ self.prior.precision(theta) @ frame.matrix
+            u = u - np.linalg.solve(whole, slope)
+        return frame.to_theta(u)
+
+    # ----------------------------------------------------------------------------------------------------- parts
+
+    def _local(self, u: Array) -> Array:
+        """Coordinates around a point in which the surrogate's curvature is the identity."""
+        fit, matrix = self.survey.fit, self.survey.frame.matrix
+        if fit is None:
+            return np.eye(self.dimension)
+        jacobian = fit.jacobians(u[None])[0]
+        precision = self.prior.precision(self.survey.frame.to_theta(u))
+        values, vectors = np.linalg.eigh(jacobian.T @ jacobian + matrix.T @ precision @ matrix)
+        return np.asarray((vectors / np.sqrt(np.maximum(values, 0.1))) @ vectors.T)
+
+    def _ask(self, points: Array, price: float, parts: tuple[float, float, float], for_scores: float) -> None:
+        """Ask at some points, compare with what was predicted, and keep the answers.
+
+        The bound follows the tail-count rule for all scores of the stage together: a shift that clipping makes is the
+        same at all points, and does not average out as noise does.
+        """
+        survey = self.survey
+        searching, scores, moments = (part * price for part in parts)
+        asked = [
+            (survey.frame.to_theta(u), Affine(survey.frame.to_theta(u), survey.frame.matrix @ self._local(u)))
+            for u in points
+        ]
+        found, probed = [], self.generator.permutation(len(points))[:2]
+        for place in probed:
+            theta, coordinates = asked[place]
+            wanted = self._tail(for_scores)
+            found.append(
+                self.questions.search(theta, coordinates, self.magnitude, wanted, searching / 2.0, survey.bound)
+            )
+        survey.bound = max(found)
+        new = []
+        for theta, coordinates in asked:
+            score, matrix = self.questions.score_and_moments(
+                theta, coordinates, survey.bound, scores / len(points), moments / len(points)
+            )
+            new.append(
+                Observation(theta, coordinates.matrix, score.value, score.noise_sd, matrix.value, matrix.noise_sd)
+            )
+        new = self._unclipped(new, probed)
+        if survey.fit is not None:
+            survey.predictions.append(survey.fit.predicts(new))
+        survey.observations += new
+        self.state.rounds += 1
+        self.search.report()
+
+    def _unclipped(self, new: list[Observation], probed: NDArray[np.int64]) -> list[Observation]:
+        """Leave out points where scores are much larger than where their bound was chosen: most are clipped there."""
+        sizes = np.array([np.trace(seen.moments) for seen in new])
+        unsure = 3.0 * math.sqrt(self.dimension) * np.array([seen.moments_sd for seen in new])
+        most = 1.5 * sizes[probed].max() + unsure
+        return [seen for seen, size, limit in zip(new, sizes, most, strict=True) if size <= limit]
+
+    def _relevant(self) -> list[Observation]:
+        """Leave out points where there is no posterior, by the last fit: a surrogate need not be right there."""
+        survey = self.survey
+        if survey.fit is None:
+            return survey.observations
+        seen = np.array([one.theta for one in survey.observations])
+        heights = 0.5 * np.sum(survey.fit.psi(survey.fit.frame.to_u(seen)) ** 2, axis=1)
+        limit = max(heights.min() + 3.0 * self.dimension + 15.0, float(np.sort(heights)[: 2 * BATCH][-1]))
+        return [one for one, height in zip(survey.observations, heights, strict=True) if height <= limit]
+
+    def _tail(self, for_scores: float) -> float:
+        if self.questions.style.weighted:
+            return 0.1 * self.num_records
+        return TAIL_FACTOR * 2.0 * math.sqrt(self.dimension / (2.0 * for_scores))
+
+    def _refit(self) -> None:
+        """Fit anew, in coordinates around the last draws, and draw from the fit."""
+        survey = self.survey
+        if survey.draws is not None:
+            survey.frame, _ = frame_of(survey.frame, survey.draws)
+        survey.fit = self._best_fit()
+        survey.draws = self.draw()
+        _, survey.shift = frame_of(survey.frame, survey.draws)
+        survey.far = float(np.mean(survey.region().distances(survey.draws) > math.sqrt(self.dimension) + 1.0))
+
+    def _best_fit(self) -> Fit:
+        """Begin with a Gaussian, and raise the degree while the fit is improbable and the evidence is for it."""
+        survey, largest, observations = self.survey, largest_form(self.dimension), self._relevant()
+        size = self.dimension
+        fit = fit_map(Form(size, largest.active, 1), survey.frame, observations)
+        while fit.form.degree < largest.degree and self._is_questionable(fit):
+            form = fit.form._replace(degree=fit.form.degree + 1)
+            if size * len(form.powers) > 0.5 * len(observations) * (size + size * (size + 1) // 2):
+                break
+            other = fit_map(form, survey.frame, observations, like=fit)
+            if other.log_evidence < fit.log_evidence + 3.0:
+                break
+            fit = other
+        return fit
+
+    def _is_questionable(self, fit: Fit) -> bool:
+        return min(fit.score_surprise, fit.moments_surprise) < REJECTED or fit.tolerance > 0.01
+
+    def _starts(self, region: Region) -> Array:
+        """Starting points: those asked about where the surrogate is low; of each mode as many as its mass."""
+        survey = self.survey
+        assert survey.fit is not None
+        heights = 0.5 * np.sum(survey.fit.psi(region.points) ** 2, axis=1)
+        owner = np.zeros(len(heights), int)
+        masses = np.ones(1)
+        if len(survey.modes) > 1:
+            modes = survey.frame.to_u(np.array(survey.modes))
+            inverses = np.array([np.linalg.inv(self._local(mode)) for mode in modes])
+            apart = region.points[:, None, :] - modes
+            owner = np.argmin(np.sum(np.einsum("kij,nkj->nki", inverses, apart) ** 2, axis=2), axis=1)
+            log_masses = np.array(
+                [
+                    self.prior.log_density(mode) - 0.5 * np.sum(survey.fit.psi(place[None]) ** 2) + size
+                    for mode, place, size in zip(survey.modes, modes, -np.linalg.slogdet(inverses)[1], strict=True)
+                ]
+            )
+            masses = np.exp(log_masses - log_masses.max())
+        chances = np.zeros(len(heights))
+        for mode, mass in enumerate(masses):
+            own = owner == mode
+            if own.any():
+                share = np.exp(-(heights[own] - heights[own].min()))
+                chances[own] = mass * share / share.sum()
+        return region.points[self.generator.choice(len(heights), NUM_CHAINS, p=chances / chances.sum())]
+
+    def draw(self, *, temperature: float = 1.0, certain: bool = False) -> Array:
+        """Draw from the surrogate, in u: chains with weights of their own, or all with the most probable ones.
+
+        Draws of one chain are so far apart that they are hardly correlated.
+        """
+        survey = self.survey
+        assert survey.fit is not None
+        fit, region = survey.fit, survey.region()
+        if certain:
+            weights = np.broadcast_to(fit.weights(), (NUM_CHAINS, *fit.weights().shape))
+        else:
+            weights = fit.weights(fit.drawn(self.generator, NUM_CHAINS))
+        draws, survey.step_size = self.walk.draw(
+            fit, weights, self._starts(region), region, self.generator, temperature=temperature
+        )
+        return np.asarray(draws[:: -_thinning(draws)][::-1].reshape(-1, self.dimension))
+
+    def draw_theta(self, number: int, *, certain: bool = False) -> Array:
+        """Draw so many parameter vectors, with new weights every time."""
+        found: list[Array] = []
+        while sum(map(len, found)) < number:
+            found.append(self.survey.frame.to_theta(self.draw(certain=certain)))
+        return np.asarray(self.generator.permutation(np.concatenate(found))[:number])
+
+    def _points(self, number: int, temperature: float) -> Array:
+        draws = self.survey.draws if temperature == 1.0 else self.draw(temperature=temperature)
+        assert draws is not None
+        return np.asarray(draws[self.generator.permutation(len(draws))[:number]])
+
+    # ----------------------------------------------------------------------------------------------------- modes
+
+    def probe_roots(self) -> None:
+        """Look at far roots of the surrogate, which it has for free: is there another mode?
+
+        A root counts if the records' scores there have the second moments that the surrogate expects, and add up to
+        about nothing.
+        """
+        survey = self.survey
+        assert survey.fit is not None
+        survey.modes = [survey.frame.center]
+        if survey.fit.form.degree == 1 or survey.bound is None:
+            return
+        for u in self._far_roots()[:MAX_PROBES]:
+            theta, local = survey.frame.to_theta(u), survey.frame.matrix @ self._local(u)
+            price = PROBE_SHARE * self.search.total
+            score, matrix = self.questions.score_and_moments(
+                theta, Affine(theta, local), 1.5 * survey.bound, 0.7 * price, 0.3 * price
+            )
+            self.state.rounds += 1
+            expected = local.T @ self.prior.precision(theta) @ local
+            off = np.linalg.norm(matrix.value + expected - np.eye(self.dimension), 2)
+            slope = np.linalg.norm(score.value + local.T @ self.prior.gradient(theta))
+            noise = math.sqrt(2.0 * self.dimension) * matrix.noise_sd
+            allowed = 6.0 * math.sqrt(self.dimension) * math.hypot(1.0, score.noise_sd)
+            if off < 0.7 + 3.0 * noise and slope < allowed:
+                survey.modes.append(theta)
+                survey.observations.append(
+                    Observation(theta, local, score.value, score.noise_sd, matrix.value, matrix.noise_sd)
+                )
+        if len(survey.modes) > 1:
+            self._refit()
+
+    def _far_roots(self) -> list[Array]:
+        """Minima of ½‖ψ‖² − ln prior from many starts, far from all that was asked about, the lowest first."""
+        survey = self.survey
+        assert survey.fit is not None
+        region = survey.region()
+        wide = np.repeat([3.0, 10.0, 30.0, 100.0], 24)[:, None]
+        u = wide * self.generator.standard_normal((len(wide), self.dimension))
+        damping = np.ones(len(u))
+        heights = 0.5 * np.sum(survey.fit.psi(u) ** 2, axis=1)
+        for _ in range(60):
+            jacobians, psi = survey.fit.jacobians(u), survey.fit.psi(u)
+            normal = np.einsum("nai,naj->nij", jacobians, jacobians)
+            normal += (
+                damping[:, None, None] * (np.einsum("nii->n", normal)[:, None, None] + 1e-9) * np.eye(self.dimension)
+            )
+            steps = np.linalg.solve(normal, np.einsum("nai,na->ni", jacobians, psi)[..., None])[..., 0]
+            new = u - steps
+            lower = 0.5 * np.sum(survey.fit.psi(new) ** 2, axis=1)
+            better = lower < heights
+            u, heights = np.where(better[:, None], new, u), np.where(better, lower, heights)
+            damping = np.where(better, damping / 4.0, damping * 4.0).clip(1e-9, 1e9)
+        here = self.prior.log_density(survey.frame.center)
+        with np.errstate(invalid="ignore"):
+            whole = heights + here - np.array([self.prior.log_density(theta) for theta in survey.frame.to_theta(u)])
+        far = (region.distances(u) > region.radius) & (heights < 2.0) & (whole < 12.0)
+        found: list[Array] = []
+        for place in np.argsort(whole):
+            inverse = np.linalg.inv(self._local(u[place]))
+            if far[place] and all(np.linalg.norm(inverse @ (u[place] - other)) > region.radius for other in found):
+                found.append(u[place])
+        return found
+
+    # ------------------------------------------------------------------------------------------------- judgement
+
+    def judged(self, settled: bool, method: Literal["surrogate", "chain"]) -> Found:
+        """Say what is known of the result."""
+        survey = self.survey
+        assert survey.fit is not None
+        assert survey.draws is not None
+        reasons: list[str] = []
+        if not settled:
+            reasons.append(
+                f"The search did not settle in {self.state.rounds} rounds: the centre may be far off. A larger ε, more "
+                "records, fewer parameters, or a start nearer to the posterior (init) would help."
+            )
+        degree = survey.fit.form.degree
+        late = [score for score, _ in survey.predictions[-len(LATE_SHARES) :]]
+        if method == "chain" and self.is_outside():
+            reasons.append(
+                f"No surrogate up to degree {degree} fits the released scores (chance {survey.fit.score_surprise:.0e}):"
+                " the draws are those of a chain with exact accept tests, of which a budget buys few. A larger ε, or "
+                "other parameters in which the posterior is rounder, would help."
+            )
+        elif method == "surrogate" and min(*late, survey.fit.score_surprise) < WRONG:
+            reasons.append(
+                "The surrogate does not fit what was released last (chance "
+                f"{min(*late, survey.fit.score_surprise):.0e}): the draws may be off. Run with exact=True, a larger ε, "
+                "or in other parameters."
+            )
+        if degree > 3 and degree == largest_form(self.dimension).degree:
+            reasons.append(
+                f"The posterior asks for more than polynomials of degree {degree}: the draws may be off. Other "
+                "parameters, in which it is rounder, would help."
+            )
+        if len(survey.modes) > 1:
+            reasons.append(
+                f"The posterior has {len(survey.modes)} parts far from each other: how much of it each holds is the "
+                "surrogate's guess. A prior that rules all but one out would help."
+            )
+        outside = float(np.mean(survey.region().distances(survey.draws) > survey.region().radius))
+        if outside > 0.02:
+            reasons.append(
+                f"{100.0 * outside:.0f} % of the draws lie where nothing was asked: the posterior reaches farther than "
+                "the budget has shown. A larger ε, or a narrower prior, would help."
+            )
+        floor = survey.observations[-1].moments_sd * math.sqrt(2.0 * self.dimension / LATE_BATCH)
+        if floor > 0.4:
+            reasons.append(
+                f"The noise of the curvature ({floor:.2f}, where the curvature is 1) hides directions: their sds are "
+                "not known. Use a larger ε, more records or fewer parameters."
+            )
+        share, share_sd = (None, None) if method == "chain" else self._count_clipped(reasons)
+        center = survey.frame.center
+        jacobian = survey.fit.jacobians(np.zeros((1, self.dimension)))[0] @ np.linalg.inv(survey.frame.matrix)
+        posterior = np.linalg.inv(jacobian.T @ jacobian + self.prior.precision(center))
+        self.state.theta = center
+        note = (
+            f"The posterior is {'curved' if degree > 1 else 'Gaussian but for its prior'}: drawn from a surrogate of "
+            f"degree {degree}, fitted to scores at {len(survey.observations)} points, with its weights drawn from "
+            "their posterior."
+        )
+        return Found(
+            method,
+            None,
+            self,
+            settled,
+            self.state.rounds,
+            tuple(reasons),
+            (note,) if method == "surrogate" else (),
+            self.search._prior_directions(self.state, posterior),
+            share,
+            share_sd,
+        )
+
+    def _count_clipped(self, reasons: list[str]) -> tuple[float, float]:
+        """Count the clipped records at three draws, and say whether they may have shifted the posterior."""
+        survey = self.survey
+        assert survey.draws is not None
+        assert survey.bound is not None
+        counts, price = [], 0.999 * self.left() / 3.0
+        for u in survey.draws[self.generator.permutation(len(survey.draws))[:3]]:
+            theta = survey.frame.to_theta(u)
+            coordinates = Affine(theta, survey.frame.matrix @ self._local(u))
+            counts.append(self.questions.count(theta, coordinates, survey.bound, price, self.magnitude))
+        above = float(np.mean([count for count, _ in counts]))
+        sd = counts[0][1] / math.sqrt(3.0)
+        shift = 0.25 * max(above - 2.0 * sd, 0.0) * survey.bound / math.sqrt(self.dimension)
+        if shift > 0.5 and not self.questions.style.weighted:
+            reasons.append(
+                f"Clipping may have shifted the posterior by about {shift:.1f} sds. Bound or transform features and "
+                "outcomes with long tails."
+            )
+        return above / self.num_records, sd / self.num_records
+
+
+def _thinning(draws: Array) -> int:
+    """Return a distance at which draws of a chain are hardly correlated: iterations × chains × d."""
+    centered = draws - draws.mean(axis=0)
+    variance = np.mean(centered**2, axis=(0, 1)) + 1e-300
+    for lag in range(1, len(draws) // 2):
+        if np.max(np.mean(centered[lag:] * centered[:-lag], axis=(0, 1)) / variance) < 0.1:
+            return lag
+    return len(draws) // 2
