@@ -21,7 +21,7 @@ import dpmcmc
 from dpmcmc import models
 from dpmcmc.errors import QueryError
 from studies import laplace_cases
-from studies.exact import Array, find_mode, grid_draws, importance_draws, potential_of, run_nuts
+from studies.exact import Array, find_mode, grid_draws, newton_draws, potential_of, run_nuts
 from studies.laplace_cases import digest_of, num_records_of
 
 Group = Literal["paper", "adult", "large", "shapes"]
@@ -53,7 +53,7 @@ class Reference(NamedTuple):
     draws
         Number × d, in random order.
     method
-        "exact" (by formula), "grid", "importance" or "nuts".
+        "exact" (by formula), "grid", "newton" or "nuts".
     """
 
     draws: Array
@@ -80,8 +80,8 @@ class Case:
         Draws from the exact posterior, if there is a formula.
     box
         Bounds of both coordinates, if the exact posterior is to be found on a grid.
-    importance
-        Whether the posterior is so nearly Gaussian that draws of a Gaussian can be weighted.
+    nearly_gaussian
+        Whether the Gaussian at the mode will do for the exact posterior; that is checked.
     mirror
         A symmetry of the posterior that leads to a part of it where no chain would come.
     seed, repeat
@@ -97,7 +97,7 @@ class Case:
     summary: Summary | None = None
     draw: Callable[[np.random.Generator, int], Array] | None = None
     box: Sequence[tuple[float, float]] | None = None
-    importance: bool = False
+    nearly_gaussian: bool = False
     mirror: Callable[[Array], Array] | None = None
     seed: int = 0
     repeat: int = 0
@@ -115,7 +115,7 @@ class Case:
     @functools.cached_property
     def digest(self) -> str:
         """Eight digits that change with the records and the way in which references are computed."""
-        return digest_of(self.data, f"{self.model!r} {self.box} {self.importance} {NUM_EXACT} {_FORMAT}")
+        return digest_of(self.data, f"{self.model!r} {self.box} {self.nearly_gaussian} {NUM_EXACT} {_FORMAT}")
 
     def reference(self, folder: Path | None = None) -> Reference:
         """Return draws from the exact posterior: those filed in ``folder``, or new ones (which are filed)."""
@@ -139,7 +139,7 @@ def reference_file(folder: Path, name: str, seed: int, repeat: int) -> Path:
 
 
 def compute_reference(case: Case) -> Reference:
-    """Draw from the exact posterior, by formula, on a grid, by importance or by NUTS. Not private."""
+    """Draw from the exact posterior, by formula, on a grid, from mode and curvature or by NUTS. Not private."""
     generator = np.random.default_rng((case.seed, case.repeat, *b"reference", *case.name.encode()))
     if case.draw is not None:
         return Reference(case.draw(generator, NUM_EXACT), "exact")
@@ -149,8 +149,8 @@ def compute_reference(case: Case) -> Reference:
         if case.box is not None:
             return Reference(grid_draws(potential, case.box, generator, NUM_EXACT), "grid")
         mode, cov = find_mode(potential, case.truth)
-        if case.importance:
-            method, draws = "importance", importance_draws(potential, mode, cov, generator, NUM_EXACT)
+        if case.nearly_gaussian:
+            method, draws = "newton", newton_draws(potential, mode, cov, generator, NUM_EXACT)
         else:
             method, draws = "nuts", run_nuts(potential, mode, cov)[0].reshape(-1, case.dimension)
     if case.mirror is not None:
@@ -551,7 +551,7 @@ _ALL: dict[str, tuple[Group, Callable[[np.random.Generator], Case]]] = {
     "banana": ("paper", _paper(models.Banana())),
     "gaussian": ("paper", _paper(models.GaussianMean.paper())),
     "adult": ("adult", _adult),
-    "logistic-1m": ("large", _logistic(1_000_000, -1.0, [0.5, -0.8, 0.3, 0.0, 1.0], importance=True)),
+    "logistic-1m": ("large", _logistic(1_000_000, -1.0, [0.5, -0.8, 0.3, 0.0, 1.0], nearly_gaussian=True)),
     "ring": (
         "shapes",
         _function_of_mean(50_000, lambda t: [t[0] ** 2 + t[1] ** 2], [2.0, 0.0], [0.4], 6.0, (0.0, 2.0)),

@@ -27,7 +27,7 @@ _MAX_NEWTON_STEPS = 200
 # Of a grid: cells on a side, how often it is drawn anew around what has mass, and the depth below which nothing has.
 _GRID_SIDE, _GRID_ROUNDS, _GRID_DEPTH = 1200, 4, 25.0
 _FEWEST_CELLS = 4000
-_CANDIDATES_EACH = 2
+_NUM_CHECKED, _LARGEST_SPREAD = 100, 0.05
 
 
 class NoReferenceError(DPMCMCError):
@@ -159,19 +159,17 @@ def grid_draws(
     return np.asarray(cell_centers[chosen] + cell_widths * (generator.random((number, 2)) - 0.5))
 
 
-def importance_draws(
-    potential: Potential, mode: Array, cov: Array, generator: np.random.Generator, number: int
-) -> Array:
-    """Return independent draws, number × d: those of the Gaussian at the mode, kept with probability ∝ their weights.
+def newton_draws(potential: Potential, mode: Array, cov: Array, generator: np.random.Generator, number: int) -> Array:
+    """Return draws of the Gaussian at the mode, corrected for skewness, of a posterior that is very nearly that.
 
-    For a posterior that is nearly Gaussian; of another one too few would be kept.
+    The log-weights log p(θ | x) − log N(θ) of a few draws show whether it is: they must all be about the same.
     """
+    center = mode + skewness_shift(potential, mode, cov)
+    standard = generator.standard_normal((number, len(mode)))
+    points = center + standard @ np.linalg.cholesky(cov).T
     evaluate = jax.jit(potential)
-    standard = generator.standard_normal((_CANDIDATES_EACH * number, len(mode)))
-    points = mode + standard @ np.linalg.cholesky(cov).T
-    values = np.array([float(evaluate(point)) for point in points])
-    log_weights = 0.5 * np.sum(standard**2, axis=1) - values
-    kept = points[generator.random(len(points)) < np.exp(log_weights - log_weights.max())]
-    if len(kept) < number:
-        raise NoReferenceError(f"the posterior is not Gaussian enough: {len(kept)} of {len(points)} draws are kept")
-    return np.asarray(kept[:number])
+    values = np.array([float(evaluate(point)) for point in points[:_NUM_CHECKED]])
+    spread = float(np.std(0.5 * np.sum(standard[:_NUM_CHECKED] ** 2, axis=1) - values))
+    if not spread <= _LARGEST_SPREAD:
+        raise NoReferenceError(f"the posterior is not Gaussian enough: its log-weights have an sd of {spread:.2f}")
+    return np.asarray(points)
