@@ -25,7 +25,6 @@ from studies.cells import (
     CaseCell,
     CellError,
     Result,
-    has_result,
     quality_of,
     read_row_of,
     sample_quietly,
@@ -224,16 +223,6 @@ def finish_cell(cell: AutoCell, folder: Path, commit: str | None) -> Result:
         write_draws(folder, cell, draws)
     write_row(folder, cell, row)
     return row
-
-
-def is_finished(folder: Path, cell: AutoCell) -> bool:
-    """Return whether there is a result of exactly this cell."""
-    return has_result(folder, cell)
-
-
-def read_row(path: Path) -> tuple[AutoCell, Result] | None:
-    """Return a finished cell and its row; None if the file is damaged or the settings have changed since."""
-    return read_row_of(AutoCell.from_dict, path)
 
 
 def finish_exact(cell: ExactCell, folder: Path, commit: str | None) -> Result:

@@ -11,9 +11,10 @@ import pandas as pd
 
 from dpmcmc.output import replace_file
 from studies import settings, tables
-from studies.auto import EPSILONS, AutoCell, read_row
+from studies.auto import EPSILONS, AutoCell
 from studies.auto_cases import case_names
-from studies.laplace_results import ADULT_RMS, LOWEST_COVERAGE
+from studies.cells import cells_of_cases
+from studies.laplace_results import accuracy_statements
 from studies.statements import BAR, Statement, checked
 from studies.tables import Table, markdown_table, number, optional, paper_medians, percent, quantile, quartiles, spread
 
@@ -71,25 +72,13 @@ _QUARTILES = ("mmd", "mmd_exact", "rms_error", "worst_error", "sd_ratio", "sd_wo
 
 def collect(folder: Path, seed: int) -> Table:
     """Return the table of all finished runs, in the order of the cases."""
-    found: list[dict[str, object]] = []
-    places = {name: place for place, name in enumerate(case_names())}
-    for path in (folder / "cells").glob("auto-*.json"):
-        finished = read_row(path)
-        if finished is not None and finished[0].seed == seed and finished[0].case in places:
-            found.append(dict(finished[1]))
-    found.sort(key=lambda row: (places[str(row["case"])], row["epsilon"], row["repeat"]))
-    return pd.DataFrame(found, columns=list(COLUMNS))
+    return tables.collect_cases(folder, AutoCell, case_names(), COLUMNS, seed)
 
 
 def cells_of(names: Sequence[str], epsilons: Sequence[float] | None, repeats: int, seed: int) -> list[AutoCell]:
     """Return the cells of these cases: at these budgets, or at those of each case's group."""
-    groups = {name: group for group in EPSILONS for name in case_names(group)}
-    return [
-        AutoCell(name, epsilon, repeat, seed)
-        for name in names
-        for epsilon in epsilons or EPSILONS[groups[name]]
-        for repeat in range(repeats)
-    ]
+    groups = {name: EPSILONS[group] for group in EPSILONS for name in case_names(group)}
+    return cells_of_cases(AutoCell, names, epsilons, groups, repeats, seed)
 
 
 def bad(table: Table) -> "pd.Series[bool]":
@@ -257,7 +246,7 @@ def statements_of(table: Table, cold: dict[str, float]) -> list[Statement]:
         *(mmd_statement(summary, case) for case in MMD_BARS),
         paper_flag_statement(table),
         mass_statement(summary),
-        *adult_statements(summary),
+        *accuracy_statements(summary, "adult"),
         large_statement(summary),
         shapes_statement(table),
         checked(
@@ -299,29 +288,6 @@ def mass_statement(summary: Table) -> Statement:
             for _, row in summary[summary["group"] == "paper"].iterrows()
         ),
     )
-
-
-def adult_statements(summary: Table) -> list[Statement]:
-    """Check error and coverage on Adult: the bars of DP-Laplace."""
-    rows = [row for _, row in summary[summary["case"] == "adult"].iterrows()]
-    bars = "/".join(f"{bar:g}" for bar in ADULT_RMS.values())
-    return [
-        checked(
-            f"adult: median RMS error ≤ {bars} exact sds at ε = 1/2/4",
-            (
-                (f"ε = {row['epsilon']:g}: {row['rms_error_median']:.2f}", row["rms_error_median"] <= bar)
-                for row in rows
-                if (bar := ADULT_RMS.get(row["epsilon"])) is not None
-            ),
-        ),
-        checked(
-            f"adult: 90 % intervals hold the exact mean for ≥ {percent(LOWEST_COVERAGE)} of coordinates",
-            (
-                (f"ε = {row['epsilon']:g}: {percent(row['coverage'], 1)}", row["coverage"] >= LOWEST_COVERAGE)
-                for row in rows
-            ),
-        ),
-    ]
 
 
 def large_statement(summary: Table) -> Statement:

@@ -11,7 +11,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
@@ -111,6 +111,26 @@ class CaseCell(PlainCell):
 
     def __str__(self) -> str:
         return f"{self.case} ε = {self.epsilon:g} repeat {self.repeat + 1}"
+
+
+AnyCaseCell = TypeVar("AnyCaseCell", bound=CaseCell)
+
+
+def cells_of_cases(
+    kind: type[AnyCaseCell],
+    names: Sequence[str],
+    epsilons: Sequence[float] | None,
+    otherwise: Mapping[str, Sequence[float]],
+    repeats: int,
+    seed: int,
+) -> list[AnyCaseCell]:
+    """Return the cells of these cases: at these budgets, or ``otherwise`` at those of each case."""
+    return [
+        kind(name, epsilon, repeat, seed)
+        for name in names
+        for epsilon in epsilons or otherwise[name]
+        for repeat in range(repeats)
+    ]
 
 
 class AnyCase(Protocol):

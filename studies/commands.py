@@ -388,11 +388,12 @@ def _study(study: str, cells: "list[Cell]", out: Path, jobs: int | None, write: 
 def _laplace_study(cells: "list[LaplaceCell]", out: Path, jobs: int | None, seed: int) -> None:
     """Compute the references that are missing, run the cells that are, write the files, say what was found."""
     from studies import laplace, laplace_results
+    from studies.cells import has_result
 
     references = [laplace.ReferenceCell(name, seed) for name in dict.fromkeys(cell.case for cell in cells)]
     stages = [
         _Stage(references, laplace.finish_reference, laplace.has_reference),
-        _Stage(cells, laplace.finish_cell, laplace.is_finished),
+        _Stage(cells, laplace.finish_cell, has_result),
     ]
     _study_of_cases("laplace", stages, out, jobs, seed, laplace_results.collect, _laplace_files)
 
@@ -400,14 +401,15 @@ def _laplace_study(cells: "list[LaplaceCell]", out: Path, jobs: int | None, seed
 def _auto_study(cells: "list[AutoCell]", out: Path, jobs: int | None, seed: int, timed: bool) -> None:
     """Do the same for the study of ``auto``; in the end, time a few runs from a cold start, one after the other."""
     from studies import auto, auto_results
+    from studies.cells import has_result
 
     stages = [
         _Stage(auto.exact_cells(cells), auto.finish_exact, auto.has_exact),
-        _Stage(cells, auto.finish_cell, auto.is_finished),
+        _Stage(cells, auto.finish_cell, has_result),
     ]
     if timed:
         cold = [auto.ColdCell(name, 4.0, repeat, seed) for name in auto.TIMED for repeat in range(3)]
-        stages.append(_Stage(cold, auto.finish_cold, auto.is_finished, alone=True))
+        stages.append(_Stage(cold, auto.finish_cold, has_result, alone=True))
     _study_of_cases("auto", stages, out, jobs, seed, auto_results.collect, functools.partial(_auto_files, seed=seed))
 
 

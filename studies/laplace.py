@@ -23,9 +23,7 @@ from studies.cells import (
     Array,
     CaseCell,
     Result,
-    has_result,
     quality_of,
-    read_row_of,
     sample_quietly,
     unconstrained,
     write_row,
@@ -247,16 +245,6 @@ def finish_cell(cell: LaplaceCell, folder: Path, commit: str | None) -> Result:
     row = run_cell(cell, folder, commit)
     write_row(folder, cell, row)
     return row
-
-
-def is_finished(folder: Path, cell: LaplaceCell) -> bool:
-    """Return whether there is a result of exactly this cell."""
-    return has_result(folder, cell)
-
-
-def read_row(path: Path) -> tuple[LaplaceCell, Result] | None:
-    """Return a finished cell and its row; None if the file is damaged or the settings have changed since."""
-    return read_row_of(LaplaceCell.from_dict, path)
 
 
 def finish_reference(cell: ReferenceCell, folder: Path, commit: str | None) -> Result:

@@ -13,7 +13,8 @@ from scipy.stats import t as student
 
 from dpmcmc.output import replace_file
 from studies import tables
-from studies.laplace import EPSILONS, LaplaceCell, read_row
+from studies.cells import cells_of_cases
+from studies.laplace import EPSILONS, LaplaceCell
 from studies.laplace_cases import AXES, FAMILIES, SWEEP_DIMENSIONS, case_names
 from studies.statements import BAR, Statement, checked
 from studies.tables import (
@@ -86,25 +87,13 @@ _CERTAINTY = 0.999
 
 def collect(folder: Path, seed: int) -> Table:
     """Return the table of all finished runs, in the order of the cases."""
-    found: list[dict[str, object]] = []
-    places = {name: place for place, name in enumerate(case_names())}
-    for path in (folder / "cells").glob("laplace-*.json"):
-        finished = read_row(path)
-        if finished is not None and finished[0].seed == seed:
-            found.append(dict(finished[1]))
-    found.sort(key=lambda row: (places[str(row["case"])], row["epsilon"], row["repeat"]))
-    return pd.DataFrame(found, columns=list(COLUMNS))
+    return tables.collect_cases(folder, LaplaceCell, case_names(), COLUMNS, seed)
 
 
 def cells_of(names: Sequence[str], epsilons: Sequence[float] | None, repeats: int, seed: int) -> list[LaplaceCell]:
     """Return the cells of these cases: at these budgets, or at those of each case's group."""
-    groups = {name: group for group in EPSILONS for name in case_names(group)}
-    return [
-        LaplaceCell(name, epsilon, repeat, seed)
-        for name in names
-        for epsilon in epsilons or EPSILONS[groups[name]]
-        for repeat in range(repeats)
-    ]
+    groups = {name: EPSILONS[group] for group in EPSILONS for name in case_names(group)}
+    return cells_of_cases(LaplaceCell, names, epsilons, groups, repeats, seed)
 
 
 def summarise(table: Table) -> Table:
@@ -335,6 +324,23 @@ def statements_of(table: Table) -> list[Statement]:
 
 def adult_statements(summary: Table, case: str) -> list[Statement]:
     """Check error, coverage and width on one coding of Adult."""
+    return [
+        *accuracy_statements(summary, case),
+        checked(
+            f"{case}: median width of the intervals ≤ {LARGEST_WIDTH:g} × that of the floor",
+            (
+                (
+                    f"ε = {row['epsilon']:g}: {row['width_ratio_median']:.2f}",
+                    row["width_ratio_median"] <= LARGEST_WIDTH,
+                )
+                for _, row in summary[summary["case"] == case].iterrows()
+            ),
+        ),
+    ]
+
+
+def accuracy_statements(summary: Table, case: str) -> list[Statement]:
+    """Check error and coverage on one coding of Adult."""
     rows = [row for _, row in summary[summary["case"] == case].iterrows()]
     bars = "/".join(f"{bar:g}" for bar in ADULT_RMS.values())
     return [
@@ -350,16 +356,6 @@ def adult_statements(summary: Table, case: str) -> list[Statement]:
             f"{case}: 90 % intervals hold the reference's mean for ≥ {percent(LOWEST_COVERAGE)} of coordinates",
             (
                 (f"ε = {row['epsilon']:g}: {percent(row['coverage'], 1)}", row["coverage"] >= LOWEST_COVERAGE)
-                for row in rows
-            ),
-        ),
-        checked(
-            f"{case}: median width of the intervals ≤ {LARGEST_WIDTH:g} × that of the floor",
-            (
-                (
-                    f"ε = {row['epsilon']:g}: {row['width_ratio_median']:.2f}",
-                    row["width_ratio_median"] <= LARGEST_WIDTH,
-                )
                 for row in rows
             ),
         ),

@@ -16,7 +16,7 @@ import pandas as pd
 
 from dpmcmc.output import replace_file
 from studies import settings
-from studies.cells import Cell, Result, read_row
+from studies.cells import CaseCell, Cell, Result, read_row, read_row_of
 
 Table: TypeAlias = pd.DataFrame
 """One row for each run, with the columns of :func:`columns`."""
@@ -85,6 +85,17 @@ def collect(folder: Path, study: str, num_records: int, seed: int) -> tuple[Tabl
 
     found.sort(key=place)
     return pd.DataFrame([row for _, row in found], columns=columns(study)), [cell for cell, _ in found]
+
+
+def collect_cases(folder: Path, kind: type[CaseCell], cases: Sequence[str], names: Sequence[str], seed: int) -> Table:
+    """Return the table of all finished runs of a study of cases, in their order; ``names`` are those of its columns."""
+    found: list[Result] = []
+    for path in (folder / "cells").glob(f"{kind.study}-*.json"):
+        finished = read_row_of(kind.from_dict, path)
+        if finished is not None and finished[0].seed == seed and finished[0].case in cases:
+            found.append(finished[1])
+    found.sort(key=lambda row: (cases.index(str(row["case"])), row["epsilon"], row["repeat"]))
+    return pd.DataFrame(found, columns=list(names))
 
 
 def quantile(values: Iterable[float], probability: float) -> float:

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from studies import auto, auto_figures, auto_results, commands, page, tables
+from studies import auto, auto_figures, auto_results, cells, commands, page, tables
 from studies.auto import AutoCell, measures, mmd
 from studies.auto_cases import case_names
 from tests.studies import stand_in
@@ -83,23 +83,23 @@ def test_a_refused_run_counts_as_flagged(tmp_path):
 def test_results_are_filed_under_their_settings(tmp_path, monkeypatch):
     cell = AutoCell("ring", 4.0, 0)
     (tmp_path / "cells").mkdir()
-    assert not auto.is_finished(tmp_path, cell)
+    assert not cells.has_result(tmp_path, cell)
     row = auto.finish_cell(cell, tmp_path, None)
-    assert auto.is_finished(tmp_path, cell)
-    assert not auto.is_finished(tmp_path, dataclasses.replace(cell, repeat=2))
+    assert cells.has_result(tmp_path, cell)
+    assert not cells.has_result(tmp_path, dataclasses.replace(cell, repeat=2))
     (path,) = (tmp_path / "cells").glob("*.json")
-    found = auto.read_row(path)
+    found = cells.read_row_of(AutoCell.from_dict, path)
     assert found is not None
     assert found == (cell, row)
     monkeypatch.setattr(auto, "make_sampler", lambda: "another")
-    assert auto.read_row(path) is None  # other settings, another run
+    assert cells.read_row_of(AutoCell.from_dict, path) is None  # other settings, another run
 
 
 def test_what_must_be_known_first():
     """Exact draws once for each set of records."""
-    cells = auto_results.cells_of(["ring", "mixture"], [4.0, 15.0], 2, 0)
-    assert len(cells) == 8
-    found = [(cell.case, cell.repeat) for cell in auto.exact_cells(cells)]
+    wanted = auto_results.cells_of(["ring", "mixture"], [4.0, 15.0], 2, 0)
+    assert len(wanted) == 8
+    found = [(cell.case, cell.repeat) for cell in auto.exact_cells(wanted)]
     assert found == [("ring", 0), ("ring", 1), ("mixture", 0)]
 
 
