@@ -36,7 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Run the experiments of the paper again: *Differentially Private Hamiltonian Monte Carlo* (Räisä, Koskela, "
-    "Honkela). All data are synthetic and all runs seeded: **nothing here is private**.",
+    "Honkela), and DP-Laplace. All data are synthetic, or the public Adult data, and all runs seeded: **nothing here "
+    "is private**.",
 )
 
 

@@ -17,7 +17,7 @@ from dpmcmc import models
 from dpmcmc.curator import Curator
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.errors import BudgetExceededError, DPMCMCError, DPMCMCWarning, ModelError, QueryError, RunError
-from dpmcmc.inference import laplace
+from dpmcmc.inference import tuned as laplace
 from dpmcmc.queries import WeightedGradient
 from dpmcmc.tuning import Questions
 from tests.inference.test_sampling import count_compilations
@@ -578,7 +578,9 @@ def test_mostly_useless_records_stop_the_run(log):
     model, data = case("own")
     for arguments in ((LOGISTIC, with_rows(np.nan, 0.9)), (model, 1e200 * data)):
         del log[:]
-        with pytest.raises(RunError, match=r"count as nothing.*the whole budget counts as spent"):
+        with pytest.raises(
+            RunError, match=r"because about \d+% of the records count as nothing.*the whole budget counts as spent"
+        ):
             run(*arguments)
         assert [event for event, *_ in log] == ["charge", "look"]
 
@@ -603,6 +605,24 @@ def test_feature_bounds_are_a_cap(monkeypatch):
         del asked[:]
         run(model, data)
         assert {bound == 1e-5 for bound, _ in asked} == {is_capped}
+
+
+@pytest.mark.parametrize(("mean", "is_far"), [(0.0, False), (3.0, False), (1000.0, True)])
+def test_columns_far_from_zero_are_to_be_centred(mean, is_far):
+    quality = run(data={"X": features() + np.array([0.0, 0.0, mean]), "y": outcomes("logistic")}).quality
+    advice = [text for text in quality.reasons + quality.notes if text.startswith("Centre c (")]
+    assert bool(advice) == is_far
+
+
+def test_public_bounds_say_which_columns_are_to_be_centred():
+    """Without a look at the posterior; a reason only beside others."""
+    bounded = models.LogisticRegression(["a", "b", "c"], feature_bounds=[1.0, (1990.0, 2030.0), (-5.0, 15.0)])
+    found = type("Found", (), {"posterior": np.eye(4)})
+    (advice,) = laplace._centring(bounded, found)
+    assert advice.startswith("Centre b (")
+    for other in (LOGISTIC, models.LogisticRegression(3, intercept=False), models.LogisticRegression(0)):
+        assert laplace._centring(other, found) == ()
+    assert laplace._centring(dpmcmc.Model(own_likelihood, own_prior, {"mean": (2,), "scale": "positive"}), found) == ()
 
 
 def test_directions_are_named_by_their_largest_part():

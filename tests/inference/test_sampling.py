@@ -178,6 +178,7 @@ def fail_in_block(monkeypatch, number, error, before=lambda: None):
 FAILURES = [
     (KeyboardInterrupt(), "it was interrupted"),
     (BudgetExceededError("mu = 3 was asked"), "BudgetExceededError: mu = 3 was asked"),
+    (RunError("about 90% of the records count as nothing"), "because about 90% of the records count as nothing"),
     (MemoryError(), "not enough memory"),
     (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), "not enough memory"),
     (RuntimeError("could not convert 'Johannes-1234'"), "of an error of type RuntimeError"),

@@ -21,6 +21,7 @@ def test_json_and_pickle_restore_it_exactly(changes):
     quality = make_quality(**changes)
     for other in (Quality.from_dict(json.loads(quality.to_json())), pickle.loads(pickle.dumps(quality))):
         assert other == quality
+        assert str(other) == str(quality)
         assert {name: value.shape for name, value in other.noise_share.items()} == {
             name: value.shape for name, value in quality.noise_share.items()
         }
@@ -125,8 +126,9 @@ class TestAdvice:
     def test_the_worst_entry_is_named_by_its_label(self):
         labels = {"dims": {"beta": ["coefficient"]}, "coords": {"coefficient": ["intercept", "age", "größe"]}}
         assert make_quality().worst_noise() == ("beta[1]", 0.6)
-        assert make_quality().worst_noise(**labels) == ("beta[age]", 0.6)
-        assert "60 % of the interval of beta[age]" in make_quality().advice(**RUN, **labels)
+        assert make_quality(**labels).worst_noise() == ("beta[age]", 0.6)
+        assert "60 % of the interval of beta[age]" in make_quality(**labels).advice(**RUN)
+        assert "of an interval (beta[age])" in str(make_quality(**labels))
         assert make_quality(noise_share={"covariance": [[0.0, 0.5], [0.1, 0.2]]}).worst_noise() == (
             "covariance[0, 1]",
             0.5,

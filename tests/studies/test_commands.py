@@ -196,7 +196,7 @@ def test_runs_that_do_not_end_well(outcome, code, words, monkeypatch, tmp_path):
 
 def test_help_names_the_commands():
     text = run("--help").stdout
-    for name in ("comparison", "clipping", "report", "nothing here is private"):
+    for name in ("comparison", "clipping", "report", "public Adult data", "nothing here is private"):
         assert name in text
 
 

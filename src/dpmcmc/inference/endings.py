@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dpmcmc.errors import DPMCMCError
+from dpmcmc.errors import DPMCMCError, RunError
 
 
 @contextmanager
@@ -25,6 +25,8 @@ def undisturbed() -> Iterator[None]:
 
 def reason_of(error: Exception) -> str:
     """Say what happened, in words that cannot hold a value of a record."""
+    if isinstance(error, RunError):
+        return str(error)  # it is called that already
     if isinstance(error, DPMCMCError):
         return f"{type(error).__name__}: {error}"
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):

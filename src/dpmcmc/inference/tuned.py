@@ -39,6 +39,7 @@ from dpmcmc.surrogate import Surrogate
 from dpmcmc.tuning import (
     Asked,
     Found,
+    Laplace,
     Prior,
     Questions,
     Style,
@@ -65,6 +66,8 @@ _CHAIN_WARMUP = 0.25
 _CHAIN_LEAPFROG = 32
 # Draws in which privacy noise is more than so many posterior sds say little.
 _MOSTLY_NOISE = 1.0 - 1.0 / math.sqrt(5.0)
+# A column whose mean is so many of its sds from zero is called far from it.
+_FAR_FROM_ZERO = 20.0
 
 
 class _Run(NamedTuple):
@@ -316,6 +319,7 @@ def _posterior(
     """Draw, and say what is known of the draws."""
     curator, model = run.curator, run.curator.model
     theta = _draws(run, found, chain, num_draws)
+    advice = () if found.laplace is None else _centring(model, found.laplace)
     try:
         dims = {name: (dimension,) for name, (dimension, _) in model.labels.items()}
         coords = dict(model.labels.values())
@@ -324,6 +328,7 @@ def _posterior(
             noise_share = _noise_share(curator, run.keys[1], found)
         else:  # the noise of an accept test makes a chain slower, not wider
             noise_share = {name: np.zeros(value.shape[2:]) for name, value in draws.items()}
+        reasons = (*found.reasons, *_more_reasons(found, chain, noise_share))
         stats = {} if chain is None else {"acceptance_rate": chain.accepted[-theta.shape[1] :].T.astype(np.float64)}
         return Posterior(
             draws=draws,
@@ -338,8 +343,9 @@ def _posterior(
                 method=_method_in_words(run, found),
                 converged=found.converged,
                 rounds=found.rounds,
-                reasons=(*found.reasons, *_more_reasons(found, chain, noise_share)),
-                notes=(*found.notes, *_more_notes(run, chain)),
+                # By itself the advice speaks against nothing; where something else does, it may be why.
+                reasons=(*reasons, *(advice if reasons else ())),
+                notes=(*found.notes, *_more_notes(run, chain), *(() if reasons else advice)),
                 noise_share=noise_share,
                 prior_only=_prior_only(model, found, dims, coords),
                 clipped_share=found.clipped_share,
@@ -454,6 +460,31 @@ def _prior_only(model: Model, found: Found, dims: Any, coords: Any) -> tuple[str
         rest = "".join(f" {sign} {part}" for sign, part in zip(signs[1:], parts[1:], strict=True))
         labels.append(names[largest[0]] if len(largest) == 1 else parts[0] + rest)
     return tuple(labels)
+
+
+def _centring(model: Model, found: Laplace) -> tuple[str, ...]:
+    """Say which columns should be centred: those that vary little compared with how far they are from zero.
+
+    With mean m and sd s of a column, its coefficient and the intercept have the correlation −m/√(m² + s²) under the
+    posterior, as far as the other columns do not matter. That is released; bounds of features are public.
+    """
+    if not isinstance(model, RegressionModel) or not model.intercept or not model.num_features:
+        return ()
+    place = slice(1, 1 + model.num_features)
+    sd = np.sqrt(np.diag(found.posterior))
+    correlation = found.posterior[0, place] / np.maximum(sd[0] * sd[place], 1e-300)
+    far = np.abs(correlation) > _FAR_FROM_ZERO / np.hypot(1.0, _FAR_FROM_ZERO)
+    if model.feature_bounds is not None:
+        low, high = np.asarray(model.feature_bounds).T
+        far |= np.abs(low + high) > _FAR_FROM_ZERO * (high - low)
+    names = [name for name, is_far in zip(model.feature_names, far, strict=True) if is_far]
+    if not names:
+        return ()
+    return (
+        f"Centre {', '.join(names)} (subtract a public constant): where values vary little compared with how far they "
+        "are from zero, a coefficient and the intercept can hardly be told apart, and the intercept's prior is about "
+        "records that there are none of. Leave out a column that is the same for all.",
+    )
 
 
 def _statement(run: _Run, chain: ChainOutcome | None, epsilon: float, delta: float) -> PrivacyStatement:

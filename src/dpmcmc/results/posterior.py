@@ -12,7 +12,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -137,6 +137,8 @@ class Posterior:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, MappingProxyType(_read_only(value)))
+        if self.quality is not None:
+            object.__setattr__(self, "quality", replace(self.quality, dims=self.dims, coords=self.coords))
 
     @property
     def num_chains(self) -> int:
@@ -181,7 +183,7 @@ class Posterior:
         """What ``quality`` says, as label and text, without the reasons, which are among the warnings."""
         if self.quality is None:
             return []
-        return self.quality.rows(self.privacy, dims=self.dims, coords=self.coords)
+        return self.quality.rows(self.privacy)
 
     def summary(self, **options: Any) -> pandas.DataFrame:
         """Return mean, sd, interval, MCSE, ESS and R̂ of every parameter, by :func:`arviz.summary`.

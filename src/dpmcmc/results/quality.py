@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -94,6 +94,9 @@ class Quality:
         None if there is none. The estimate may be below 0, see `clipped`.
     independent_draws
         Whether the draws are independent of each other, rather than those of chains.
+    dims, coords
+        Names and labels as in `Posterior`, which gives them to its quality: by them entries are called in texts. They
+        are not part of :meth:`to_dict`, as the posterior has them.
 
     Raises
     ------
@@ -123,6 +126,8 @@ class Quality:
     clipped_share: float | None = None
     clipped_share_sd: float | None = None
     independent_draws: bool
+    dims: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
+    coords: Mapping[str, Sequence[Any]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, str) or not self.method:
@@ -159,32 +164,16 @@ class Quality:
         """The estimated fraction of clipped records, from 0 to 1; None if there is no estimate."""
         return None if self.clipped_share is None else min(max(self.clipped_share, 0.0), 1.0)
 
-    def worst_noise(
-        self, *, dims: Mapping[str, Sequence[str]] | None = None, coords: Mapping[str, Sequence[Any]] | None = None
-    ) -> tuple[str, float] | None:
-        """Return the entry whose interval has the largest share of noise, and that share; None if none is known.
-
-        Parameters
-        ----------
-        dims, coords
-            Names and labels as in `Posterior`, by which the entry is called.
-        """
+    def worst_noise(self) -> tuple[str, float] | None:
+        """Return the entry whose interval has the largest share of noise, and that share; None if none is known."""
         largest = [(name, shares) for name, shares in self.noise_share.items() if shares.size]
         if not largest:
             return None
         name, shares = max(largest, key=lambda item: float(item[1].max()))
         index = [int(place) for place in np.unravel_index(int(shares.argmax()), shares.shape)]
-        return entry_label(name, index, dims or {}, coords or {}), float(shares.max())
+        return entry_label(name, index, self.dims, self.coords), float(shares.max())
 
-    def advice(
-        self,
-        epsilon: float,
-        delta: float,
-        num_records: int,
-        *,
-        dims: Mapping[str, Sequence[str]] | None = None,
-        coords: Mapping[str, Sequence[Any]] | None = None,
-    ) -> str:
+    def advice(self, epsilon: float, delta: float, num_records: int) -> str:
         r"""Say how much of the worst interval is privacy noise, and what would halve that noise, as text after a colon.
 
         A posterior sd is proportional to :math:`1/\sqrt n`. The noise of a sum is the same for any n, and the
@@ -196,10 +185,8 @@ class Quality:
         ----------
         epsilon, delta, num_records
             Of the run.
-        dims, coords
-            Names and labels as in `Posterior`.
         """
-        worst = self.worst_noise(dims=dims, coords=coords)
+        worst = self.worst_noise()
         if worst is None:
             return "not known"
         label, share = worst
@@ -215,29 +202,21 @@ class Quality:
             "(Twice the records halve the noise itself, but narrow the posterior too.)"
         )
 
-    def rows(
-        self,
-        privacy: PrivacyStatement | None = None,
-        *,
-        dims: Mapping[str, Sequence[str]] | None = None,
-        coords: Mapping[str, Sequence[Any]] | None = None,
-    ) -> list[tuple[str, str]]:
+    def rows(self, privacy: PrivacyStatement | None = None) -> list[tuple[str, str]]:
         """Return all but the reasons as pairs of label and text.
 
         Parameters
         ----------
         privacy
             What was spent; with it the advice says what would halve the noise.
-        dims, coords
-            Names and labels as in `Posterior`.
         """
         found = "converged" if self.converged else "did not converge"
         flag = f"flagged ({len(self.reasons)})" if self.flagged else "not flagged"
         rows = [("Fit", f"{self.method} {found} in {_counted(self.rounds, 'round')}; {flag}")]
-        worst = self.worst_noise(dims=dims, coords=coords)
+        worst = self.worst_noise()
         if privacy is not None and privacy.epsilon is not None and privacy.delta is not None:
             run = (privacy.epsilon, privacy.delta, privacy.num_records)
-            rows.append(("Privacy noise", self.advice(*run, dims=dims, coords=coords)))
+            rows.append(("Privacy noise", self.advice(*run)))
         elif worst is not None:
             rows.append(("Privacy noise", f"at most {as_percent(worst[1])} of an interval ({worst[0]})"))
         if self.prior_only:
@@ -250,15 +229,15 @@ class Quality:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values = {name: getattr(self, name) for name in _stored_names()}
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         return plain | {"noise_share": {name: shares.tolist() for name, shares in self.noise_share.items()}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Quality:
         """Restore what :meth:`to_dict` returned; anything else is refused."""
-        names = {item.name for item in fields(cls)}
-        if not isinstance(values, Mapping) or set(values) != names:
+        names = _stored_names()
+        if not isinstance(values, Mapping) or set(values) != set(names):
             raise ResultError(f"this is not a quality, which has exactly the fields {sorted(names)}")
         return cls(**values)
 
@@ -277,7 +256,15 @@ class Quality:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let processes hand it on: a read-only mapping cannot be sent as it is."""
-        return Quality.from_dict, (self.to_dict(),)
+        return _restored, (self.to_dict(), dict(self.dims), dict(self.coords))
+
+
+def _stored_names() -> list[str]:
+    return [item.name for item in fields(Quality) if item.name not in ("dims", "coords")]
+
+
+def _restored(values: Mapping[str, Any], dims: dict[str, Any], coords: dict[str, Any]) -> Quality:
+    return replace(Quality.from_dict(values), dims=dims, coords=coords)
 
 
 def _counted(number: int, thing: str) -> str:

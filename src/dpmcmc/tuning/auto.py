@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from dpmcmc.queries import Affine
 from dpmcmc.surrogate import Form
@@ -43,6 +44,8 @@ WARMER = 1.3
 MAX_BATCHES = 24
 MAX_DIMENSION = 12
 """No surrogate is fitted to more parameters."""
+CHECK_SHARE, CHECK_PAIRS = 0.03, 4
+"""Part of the budget that looks whether a Gaussian is right, where no surrogate is fitted, and pairs of points."""
 REJECTED = 1e-3
 """A fit whose residuals are less probable than this is compared with one of a higher degree."""
 WRONG, OUTSIDE = 1e-6, 1e-5
@@ -112,6 +115,12 @@ class Found(NamedTuple):
     clipped_share: float | None = None
     clipped_share_sd: float | None = None
 
+    def checked(self, is_straight: bool, text: str) -> Found:
+        """Return this, with what a look around has found: a reason against it, or a note."""
+        if is_straight:
+            return self._replace(notes=(*self.notes, text))
+        return self._replace(reasons=(*self.reasons, text))
+
     @classmethod
     def gaussian(cls, laplace: Laplace, notes: tuple[str, ...] = ()) -> Found:
         """Return what DP-Laplace has found."""
@@ -156,11 +165,13 @@ def find_posterior(
     """
     search = _Search(questions, prior, left, norm_bound, report)
     state = search.scales(prior.center if start is None else start)
-    surveyed = questions.dimension <= MAX_DIMENSION
-    converged = search.locate(state, thorough=bool(questions.style.linear_size) or not surveyed)
-    if not surveyed:
-        note = f"With more than {MAX_DIMENSION} parameters the posterior is taken to be Gaussian."
-        return Found.gaussian(search.finish(state, converged), (note,))
+    if questions.style.linear_size or questions.dimension > MAX_DIMENSION:
+        converged = search.locate(state)
+        reserve = CHECK_SHARE * search.total
+        search.left = lambda: left() - reserve
+        laplace = search.finish(state, converged)
+        return Found.gaussian(laplace).checked(*_is_straight(questions, prior, state, laplace, left(), generator))
+    converged = search.locate(state, thorough=False)
     surveyor = Surveyor(search, state, walk, generator)
     settled = surveyor.explore()
     surveyor.probe_roots()
@@ -169,9 +180,53 @@ def find_posterior(
     if surveyor.is_gaussian():
         surveyor.inform(state)
         note = "A Gaussian is enough: the survey of the posterior found no curvature, and one mode."
-        return Found.gaussian(search.finish(state, converged or settled), (note,))
+        return Found.gaussian(search.finish(state, converged or settled, informed=True), (note,))
     surveyor.refine()
     return surveyor.judged(settled, "surrogate")
+
+
+def _is_straight(
+    questions: Questions, prior: Prior, state: _State, laplace: Laplace, mu: float, generator: np.random.Generator
+) -> tuple[bool, str]:
+    """Ask for scores around the centre, in pairs of opposite points: are they those of the Gaussian that was found?
+
+    In coordinates z in which the posterior is N(0, I) the slope at z should be −z. It may differ by the score's noise,
+    by what is not known of the centre (covariance P in z, the same everywhere), and of the curvature: noise E with
+    entries of sd σ gives E·z the covariance σ²(‖z‖²·I + z·zᵀ)/2.
+    """
+    size = questions.dimension
+    values, vectors = np.linalg.eigh(laplace.posterior)
+    matrix = vectors * np.sqrt(np.maximum(values, 1e-300))
+    half = generator.standard_normal((CHECK_PAIRS, size))
+    points = np.concatenate([half, -half])
+    weighted = questions.style.weighted
+    wanted = 0.1 * questions.num_records if weighted else TAIL_FACTOR * 2.0 * math.sqrt(size / (2.0 * 0.7 * mu))
+    theta = laplace.mean + points @ matrix.T
+    bound = questions.search(
+        theta[0], Affine(theta[0], matrix), "score_bound" if weighted else "gradient", wanted, 0.25 * mu
+    )
+    residuals, noise = [], 0.0
+    for place, z in zip(theta, points, strict=True):
+        score = questions.score(place, Affine(place, matrix), bound, 0.7 * mu / len(points), weighted=weighted)
+        residuals.append(score.value + matrix.T @ prior.gradient(place) + z)
+        noise = score.noise_sd
+    inverse = np.linalg.inv(matrix)
+    common = inverse @ (laplace.noise + laplace.clipping) @ inverse.T
+    clipping = 0.0 if weighted else (0.25 * wanted * bound) ** 2 / size
+    curvature = 0.0 if state.curvature is None else 1.0 / state.curvature[1]
+    inner = points @ points.T
+    covariance = np.kron(np.ones_like(inner), common + clipping * np.eye(size))
+    covariance += noise**2 * np.eye(len(covariance)) + 0.5 * curvature * np.kron(inner, np.eye(size))
+    crossed = np.einsum("ai,bj->abij", points, points)
+    covariance += 0.5 * curvature * np.einsum("abij->aibj", np.swapaxes(crossed, 2, 3)).reshape(covariance.shape)
+    vector = np.concatenate(residuals)
+    chance = float(chi2.sf(vector @ np.linalg.solve(covariance, vector), len(vector)))
+    if chance < OUTSIDE:
+        return False, (
+            f"The posterior is not the Gaussian that was drawn from: scores around its centre differ (chance "
+            f"{chance:.0e}). A larger n, fewer rare columns, or other parameters would help."
+        )
+    return True, "A Gaussian is enough: scores around its centre are as it predicts."
 
 
 class Surveyor:

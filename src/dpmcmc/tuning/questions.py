@@ -38,7 +38,7 @@ MAJORISE = 1.0 / 3.0
 # Searches for a bound: range of exponents of 2, and how the price is divided among the counts.
 WIDE, WIDE_SHARES = (-5.0, 11.0), (1, 1, 1, 2, 3, 4, 4)
 NARROW, NARROW_SHARES = (-1.0, 2.0), (2, 3, 4)
-TIGHT = (-0.6, 0.9)
+TIGHT = (-0.5, 1.0)
 # Bins of a factor of 4 for the scales of the scores, in prior sds.
 SCALE_EXPONENTS = (-40, 40)
 
