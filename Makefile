@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo bench reproduce reproduce-full laplace lint test test-all clean
+.PHONY: install demo bench reproduce reproduce-full laplace auto lint test test-all clean
 
 install: $(STAMP)
 
@@ -41,6 +41,12 @@ reproduce-full: install
 laplace: install
 	$(BIN)/python -m studies laplace --out reproduction/laplace
 	$(BIN)/python -m studies report reproduction/laplace --to docs/laplace.md
+
+# The default sampler against exact posteriors, and docs/auto.md. For a quick look: .venv/bin/python -m studies auto
+# --out reproduction/fast-auto --fast --repeats 3
+auto: install
+	$(BIN)/python -m studies auto --out reproduction/auto
+	$(BIN)/python -m studies report reproduction/auto --to docs/auto.md
 
 lint: install
 	$(BIN)/ruff check .

@@ -11,10 +11,10 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ from dpmcmc.curator import NoNoiseNotPrivate
 from dpmcmc.errors import BudgetExceededError, DPMCMCError, DPMCMCWarning, QueryError
 from dpmcmc.output import replace_file
 from dpmcmc.queries import BatchGradient, ClipCount
+from dpmcmc.results import Quality
 from studies import discrepancy, settings
 
 Array = NDArray[np.float64]
@@ -34,6 +35,8 @@ Result = dict[str, str | float | bool]
 
 # To be increased when a change of the code makes earlier results of the same settings worthless.
 _FORMAT = 1
+DELTA = 1e-6
+"""δ of the studies of cases."""
 # Kept draws of each chain at which clipped gradients are counted, and moves of all chains for clipped ratios.
 _NUM_CLIP_STATES = 40
 _NUM_CLIP_MOVES = 160
@@ -48,8 +51,139 @@ class CellError(DPMCMCError):
     """A cell's run did not do what it should."""
 
 
+class PlainCell:
+    """Base of a cell, which is a frozen dataclass of a few plain values."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Rebuild a cell from its specification."""
+        return cls(**{item.name: values[item.name] for item in fields(cls)})  # type: ignore[arg-type]
+
+    @property
+    def run_seed(self) -> int:
+        """Seed of this run: 32 bits that depend on all that a cell is."""
+        text = json.dumps(asdict(self), sort_keys=True)  # type: ignore[call-overload]
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
+
+    def specification(self) -> dict[str, Any]:
+        """Return plain values that a result is filed under: the same ones mean the same run."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's files: readable, and different for different settings."""
+        raise NotImplementedError
+
+    @property
+    def digest(self) -> str:
+        """Eight digits that change with the specification."""
+        return hashlib.sha256(json.dumps(self.specification(), sort_keys=True).encode()).hexdigest()[:8]
+
+
 @dataclass(frozen=True)
-class Cell:
+class CaseCell(PlainCell):
+    """One run on a case: a model with its records and an exact answer.
+
+    Attributes
+    ----------
+    case
+        Name of the case.
+    epsilon
+        The budget; δ is 1e-6.
+    repeat
+        Number of the repeat, from 0.
+    seed
+        Of the whole study.
+    """
+
+    case: str
+    epsilon: float
+    repeat: int
+    seed: int = 0
+
+    study: ClassVar[str]
+    """Name of the study."""
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's file: readable, and different for different settings."""
+        return f"{self.study}-{self.case}-{self.epsilon:g}-{self.repeat:02d}-{self.digest}"
+
+    def __str__(self) -> str:
+        return f"{self.case} ε = {self.epsilon:g} repeat {self.repeat + 1}"
+
+
+AnyCaseCell = TypeVar("AnyCaseCell", bound=CaseCell)
+
+
+def cells_of_cases(
+    kind: type[AnyCaseCell],
+    names: Sequence[str],
+    epsilons: Sequence[float] | None,
+    otherwise: Mapping[str, Sequence[float]],
+    repeats: int,
+    seed: int,
+) -> list[AnyCaseCell]:
+    """Return the cells of these cases: at these budgets, or ``otherwise`` at those of each case."""
+    return [
+        kind(name, epsilon, repeat, seed)
+        for name in names
+        for epsilon in epsilons or otherwise[name]
+        for repeat in range(repeats)
+    ]
+
+
+class AnyCase(Protocol):
+    """What a run has to know of a case."""
+
+    @property
+    def model(self) -> dpmcmc.Model:
+        """The model."""
+
+    @property
+    def data(self) -> Any:
+        """Its records."""
+
+    @property
+    def init(self) -> Array | None:
+        """Where the run starts, an unconstrained vector; None: where the sampler starts by itself."""
+
+
+def sample_quietly(case: AnyCase, sampler: Any, cell: CaseCell) -> dpmcmc.Posterior:
+    """Run a sampler on a case, seeded; what it would warn of is in the study's tables."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DPMCMCWarning)
+        return dpmcmc.sample(
+            case.model,
+            case.data,
+            epsilon=cell.epsilon,
+            delta=DELTA,
+            sampler=sampler,
+            seed=cell.run_seed,
+            init=case.init,
+            progress=False,
+        )
+
+
+def unconstrained(model: dpmcmc.Model, posterior: dpmcmc.Posterior) -> Array:
+    """Return the draws of a run that is not private, draws × d, in unconstrained space, one chain after the other."""
+    if posterior.privacy.private:
+        raise CellError("a run of a study must not be called private")
+    flat = {name: np.asarray(value, np.float64) for name, value in posterior.draws.items()}
+    flat = {name: value.reshape(math.prod(value.shape[:2]), *value.shape[2:]) for name, value in flat.items()}
+    with jax.enable_x64(True):
+        return np.asarray(jax.vmap(model.unconstrain)(flat), np.float64)
+
+
+def quality_of(posterior: dpmcmc.Posterior) -> Quality:
+    """Return what a run says of itself."""
+    if posterior.quality is None:
+        raise CellError("the run says nothing about its quality")
+    return posterior.quality
+
+
+@dataclass(frozen=True)
+class Cell(PlainCell):
     """What to run.
 
     Attributes
@@ -78,11 +212,6 @@ class Cell:
     num_records: int = settings.NUM_RECORDS
     seed: int = 0
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Rebuild a cell from its specification."""
-        return cls(**{item.name: values[item.name] for item in fields(cls)})
-
     @property
     def delta(self) -> float:
         """δ = 0.1/n, as in the paper."""
@@ -97,12 +226,6 @@ class Cell:
     def label(self) -> str:
         """What a reader is shown for the algorithm."""
         return settings.CLIPPING_ROWS[self.row] if self.study == "clipping" else settings.ROWS[self.row].label
-
-    @property
-    def run_seed(self) -> int:
-        """Seed of this run: 32 bits that depend on all that a cell is."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
 
     @property
     def accountant(self) -> Literal["none"] | settings.Accountant:
@@ -123,9 +246,7 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of the cell's files: readable, and different for different settings."""
-        text = json.dumps(self.specification(), sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        return f"{self.study}-{self.model}-{self.row}-{self.level:g}-{self.repeat:02d}-{digest}"
+        return f"{self.study}-{self.model}-{self.row}-{self.level:g}-{self.repeat:02d}-{self.digest}"
 
     def __str__(self) -> str:
         varied = "ε" if self.study == "comparison" else "bound"
@@ -332,9 +453,8 @@ def scores(draws: Array, reference: Array, seed: int) -> dict[str, float]:
     points = draws.reshape(-1, draws.shape[-1])
     if not np.all(np.isfinite(points)):  # a chain that diverged has no distance
         return {"mmd": math.nan, "mean_error": math.nan, "max_r_hat": math.nan}
-    width = discrepancy.kernel_width(points, reference, np.random.default_rng((seed, 3)))
     return {
-        "mmd": discrepancy.maximum_mean_discrepancy(points, reference, width),
+        "mmd": discrepancy.compare(points, reference, np.random.default_rng((seed, 3))),
         "mean_error": discrepancy.mean_error(points, reference),
         "max_r_hat": discrepancy.max_split_r_hat(draws),
     }
@@ -400,7 +520,7 @@ def result_file(folder: Path, cell: Named) -> Path:
     return folder / "cells" / f"{cell.name}.json"
 
 
-def draws_file(folder: Path, cell: Cell) -> Path:
+def draws_file(folder: Path, cell: Named) -> Path:
     """Return where the kept draws of a cell are, if they are kept."""
     return result_file(folder, cell).with_suffix(".npz")
 
@@ -414,11 +534,16 @@ def finish_cell(cell: Cell, folder: Path, commit: str | None) -> Result:
     """Run a cell and write its result, which is there as a whole or not at all; return the row."""
     row, draws = run_cell(cell, commit)
     if keeps_draws(cell):
-        partial = draws_file(folder, cell).with_suffix(".partial.npz")
-        np.savez_compressed(partial, draws=draws.astype(np.float32))
-        partial.replace(draws_file(folder, cell))
+        write_draws(folder, cell, draws)
     write_row(folder, cell, row)
     return row
+
+
+def write_draws(folder: Path, cell: Named, draws: Array) -> None:
+    """File the draws of a cell."""
+    partial = draws_file(folder, cell).with_suffix(".partial.npz")
+    np.savez_compressed(partial, draws=draws.astype(np.float32))
+    partial.replace(draws_file(folder, cell))
 
 
 def write_row(folder: Path, cell: Named, row: Result) -> None:
@@ -446,14 +571,18 @@ def read_row_of(rebuild: Callable[[dict[str, Any]], AnyCell], path: Path) -> tup
     return cell, row
 
 
+def has_result(folder: Path, cell: PlainCell) -> bool:
+    """Return whether there is a row of exactly this cell."""
+    found = read_row_of(type(cell).from_dict, result_file(folder, cell))
+    return found is not None and found[0] == cell
+
+
 def is_finished(folder: Path, cell: Cell) -> bool:
     """Return whether there is a result of exactly this cell."""
-    found = read_row(result_file(folder, cell))
-    complete = found is not None and found[0] == cell
-    return complete and (not keeps_draws(cell) or draws_file(folder, cell).exists())
+    return has_result(folder, cell) and (not keeps_draws(cell) or draws_file(folder, cell).exists())
 
 
-def read_draws(folder: Path, cell: Cell) -> Array:
-    """Return the kept draws of a cell, chains × draws × d."""
+def read_draws(folder: Path, cell: Named) -> Array:
+    """Return the kept draws of a cell, as they were filed: of a chain, chains × draws × d."""
     with np.load(draws_file(folder, cell)) as archive:
         return np.asarray(archive["draws"], np.float64)

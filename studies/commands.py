@@ -4,14 +4,15 @@ Modules that take long to load are imported inside the commands, so that help te
 """
 
 import fnmatch
+import functools
 import importlib.util
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -20,9 +21,10 @@ from dpmcmc.errors import DPMCMCError, QueryError
 from studies.exits import Commands
 
 if TYPE_CHECKING:
+    from studies.auto import AutoCell
     from studies.cells import Array, Cell
     from studies.laplace import LaplaceCell
-    from studies.runner import Outcome
+    from studies.runner import Outcome, Task, Work
     from studies.statements import Statement
     from studies.tables import Table
 
@@ -66,6 +68,16 @@ RecordsOption = Annotated[
 SeedOption = Annotated[int, typer.Option(help="Seed of data, starting points and noise.", min=0)]
 JobsOption = Annotated[
     int | None, typer.Option(help="Runs side by side. Default: one for each core.", min=1, show_default=False)
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", "--jobs", help="Runs side by side. Default: one for each core.", min=1, show_default=False
+    ),
+]
+CaseEpsilonOption = Annotated[
+    list[float] | None,
+    typer.Option(help="Budget ε; may be given several times. Default: those of each group.", show_default=False),
 ]
 
 
@@ -185,19 +197,11 @@ def laplace(
             show_default=False,
         ),
     ] = None,
-    epsilon: Annotated[
-        list[float] | None,
-        typer.Option(help="Budget ε; may be given several times. Default: those of each group.", show_default=False),
-    ] = None,
+    epsilon: CaseEpsilonOption = None,
     repeats: Annotated[int, typer.Option(help="Runs of each case at each ε.")] = 20,
     fast: Annotated[bool, typer.Option("--fast", help="Five cases at ε = 4, unless others are given.")] = False,
     seed: SeedOption = 0,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", "--jobs", help="Runs side by side. Default: one for each core.", min=1, show_default=False
-        ),
-    ] = None,
+    workers: WorkersOption = None,
 ) -> None:
     """Compare DP-Laplace, with nothing tuned, with the posterior without noise.
 
@@ -209,12 +213,57 @@ def laplace(
     levels = None if epsilon is None else _checked_levels("--epsilon", epsilon)
     _require_packages("pyarrow")  # the Adult data
     from studies import laplace as study
+    from studies.laplace_cases import case_names
     from studies.laplace_results import cells_of
 
     if fast:
         levels = levels or [4.0]
-    names = _checked_cases(list(study.FAST) if fast and not cases else cases)
+    names = _checked_cases(list(study.FAST) if fast and not cases else cases, case_names, study.EPSILONS)
     _laplace_study(cells_of(names, levels, repeats, seed), out, workers, seed)
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`python -m studies auto --out auto`   the whole of it, for hours\n\n"
+    "`python -m studies auto --out small --cases banana --cases shapes --epsilon 4 --repeats 3`   a part of it\n\n"
+    "`python -m studies auto --out fast --fast --repeats 3`   a quick look"
+)
+def auto(
+    out: OutOption,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A case, a pattern such as `'curved-*'`, or `paper` or `shapes`; may be given several times. Default: "
+            "all.",
+            show_default=False,
+        ),
+    ] = None,
+    epsilon: CaseEpsilonOption = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each case at each ε.")] = 10,
+    fast: Annotated[bool, typer.Option("--fast", help="Six cases at ε = 4, unless others are given.")] = False,
+    timed: Annotated[
+        bool, typer.Option("--timed/--not-timed", help="Whether to time cold starts in the end, on all cores.")
+    ] = True,
+    seed: SeedOption = 0,
+    workers: WorkersOption = None,
+) -> None:
+    """Compare the default sampler, `auto`, with exact posteriors; nothing is tuned.
+
+    On the paper's two models (beside the paper's samplers, whose figures are those of docs/reproduction.md), Adult, a
+    million records, and shapes that its surrogate was not made for. Writes results.csv, summary.csv and summary.md,
+    statements and figures. Exact draws are computed first and kept in the same folder.
+    """
+    _check_repeats("--repeats", repeats, lowest=1)
+    levels = None if epsilon is None else _checked_levels("--epsilon", epsilon)
+    _require_packages("pyarrow")  # the Adult data
+    from studies import auto as study
+    from studies.auto_cases import case_names
+    from studies.auto_results import cells_of
+
+    if fast:
+        levels = levels or [4.0]
+    names = _checked_cases(list(study.FAST) if fast and not cases else cases, case_names, study.EPSILONS)
+    _auto_study(cells_of(names, levels, repeats, seed), out, workers, seed, timed and not fast)
 
 
 @app.command()
@@ -283,21 +332,21 @@ def _checked_samplers(given: Sequence[str] | None) -> list[str]:
     return [name for name in settings.ROWS if name in chosen]
 
 
-def _checked_cases(given: Sequence[str] | None) -> list[str]:
+def _checked_cases(
+    given: Sequence[str] | None, of_group: Callable[[str | None], list[str]], groups: Iterable[str]
+) -> list[str]:
     """Return the names of cases that are meant by names, groups and patterns, in the order of the study."""
-    from studies.laplace import EPSILONS
-    from studies.laplace_cases import case_names
-
+    names = of_group(None)
     chosen: set[str] = set()
     for word in given or ["*"]:
-        found = fnmatch.filter(case_names(), word)  # a name is a pattern, too
-        if not found and word not in EPSILONS:
+        found = fnmatch.filter(names, word)  # a name is a pattern, too
+        if not found and word not in groups:
             raise QueryError(
-                f"--cases is {word!r}, which is no case; give a name such as {case_names('hard')[0]}, a pattern such "
-                "as 'adult*' or 'logistic-*-20k', or hard, sweep or aside"
+                f"--cases is {word!r}, which is no case; give a name such as {names[-1]}, a pattern such as "
+                f"'{names[0]}*', or one of the groups {', '.join(groups)}"
             )
-        chosen.update(found or case_names(word))
-    return [name for name in case_names() if name in chosen]
+        chosen.update(found or of_group(word))
+    return [name for name in names if name in chosen]
 
 
 # -------------------------------------------------------------------------------------------------------- run
@@ -339,33 +388,81 @@ def _study(study: str, cells: "list[Cell]", out: Path, jobs: int | None, write: 
 
 def _laplace_study(cells: "list[LaplaceCell]", out: Path, jobs: int | None, seed: int) -> None:
     """Compute the references that are missing, run the cells that are, write the files, say what was found."""
-    from dpmcmc.output import prepare_folder
     from studies import laplace, laplace_results
+    from studies.cells import has_result
+
+    references = [laplace.ReferenceCell(name, seed) for name in dict.fromkeys(cell.case for cell in cells)]
+    stages = [
+        _Stage(references, laplace.finish_reference, laplace.has_reference),
+        _Stage(cells, laplace.finish_cell, has_result),
+    ]
+    _study_of_cases("laplace", stages, out, jobs, seed, laplace_results.collect, _laplace_files)
+
+
+def _auto_study(cells: "list[AutoCell]", out: Path, jobs: int | None, seed: int, timed: bool) -> None:
+    """Do the same for the study of ``auto``; in the end, time a few runs from a cold start, one after the other."""
+    from studies import auto, auto_results
+    from studies.cells import has_result
+
+    stages = [
+        _Stage(auto.exact_cells(cells), auto.finish_exact, auto.has_exact),
+        _Stage(cells, auto.finish_cell, has_result),
+    ]
+    if timed:
+        cold = [auto.ColdCell(name, 4.0, repeat, seed) for name in auto.TIMED for repeat in range(3)]
+        stages.append(_Stage(cold, auto.finish_cold, has_result, alone=True))
+    _study_of_cases("auto", stages, out, jobs, seed, auto_results.collect, functools.partial(_auto_files, seed=seed))
+
+
+class _Stage(NamedTuple):
+    """A part of a study that must be done before the next one: cells, how they are run, and whether one is done.
+
+    ``alone``: one after the other.
+    """
+
+    cells: "Sequence[Task]"
+    work: "Work"
+    finished: Callable[[Path, Any], bool]
+    alone: bool = False
+
+
+def _study_of_cases(
+    study: str,
+    stages: Sequence[_Stage],
+    out: Path,
+    jobs: int | None,
+    seed: int,
+    collect: "Callable[[Path, int], Table]",
+    write: "Callable[[Path, Table], list[Statement]]",
+) -> None:
+    """Run what is missing, stage by stage, write the files, say what was found."""
+    from dpmcmc.output import prepare_folder
     from studies.runner import run_cells
 
     prepare_folder(out)
     console = Console(stderr=True)
     console.print(
-        f"{len(cells)} runs on synthetic and public records, seed {seed}. Seeded: NOT private.",
+        f"{len(stages[1].cells)} runs on synthetic and public records, seed {seed}. Seeded: NOT private.",
         highlight=False,
         soft_wrap=True,
     )
-    references = [laplace.ReferenceCell(name, seed) for name in dict.fromkeys(cell.case for cell in cells)]
-    outcome = run_cells(
-        references, out, jobs=jobs, console=console, work=laplace.finish_reference, finished=laplace.has_reference
-    )
-    number = len(references)
-    if not outcome.interrupted and not outcome.failed:
-        number = len(cells)
+    for stage in stages:
+        number = len(stage.cells)
         outcome = run_cells(
-            cells, out, jobs=jobs, console=console, work=laplace.finish_cell, finished=laplace.is_finished
+            stage.cells,
+            out,
+            jobs=1 if stage.alone else jobs,
+            console=console,
+            work=stage.work,
+            finished=stage.finished,
         )
-    _log(out, "laplace", number, outcome)
+        if outcome.interrupted or outcome.failed:
+            break
+    _log(out, study, number, outcome)
     _stop_if_interrupted(outcome, number)
-    table = laplace_results.collect(out, seed)
+    table = collect(out, seed)
     if not table.empty:
-        statements = _laplace_files(out, table)
-        for statement in statements:
+        for statement in write(out, table):
             typer.echo(str(statement))
         typer.echo(f"Tables, figures and statements are in {out}")
     _stop_if_failed(outcome, number)
@@ -481,16 +578,32 @@ def _clipping_files(out: Path, table: "Table", cells: "list[Cell]") -> "list[Sta
     return statements
 
 
+# The figures of the paper's samplers are those of the page on the reproduction.
+_PAPER_PAGE = Path(__file__).resolve().parents[1] / "docs" / "reproduction.md"
+
+
 def _laplace_files(out: Path, table: "Table") -> "list[Statement]":
     from studies import figures, laplace_figures, laplace_results
 
-    # The figures of the paper's DP-HMC are those of the page on the reproduction.
-    paper_page = Path(__file__).resolve().parents[1] / "docs" / "reproduction.md"
-    laplace_results.write_tables(out, table, paper_page)
+    laplace_results.write_tables(out, table, _PAPER_PAGE)
     statements = laplace_results.statements_of(table)
     _statement_files(out, statements)
     if table["group"].isin(["adult", "aside", "gaussian"]).any():
-        figures.write_figure(laplace_figures.accuracy_figure(table, paper_page), out / "laplace_accuracy")
+        figures.write_figure(laplace_figures.accuracy_figure(table, _PAPER_PAGE), out / "laplace_accuracy")
     if (table["group"] == "sweep").any():
         figures.write_figure(laplace_figures.dimension_figure(table), out / "laplace_dimension")
+    return statements
+
+
+def _auto_files(out: Path, table: "Table", seed: int) -> "list[Statement]":
+    from studies import auto, auto_figures, auto_results, figures
+
+    auto_results.write_tables(out, table, _PAPER_PAGE)
+    statements = auto_results.statements_of(table, auto.cold_seconds(out, seed))
+    _statement_files(out, statements)
+    if (table["group"] == "paper").any():
+        figures.write_figure(auto_figures.mmd_figure(table, _PAPER_PAGE), out / "auto_mmd")
+    draws = auto_figures.read_shown(out, table, seed)
+    if draws:
+        figures.write_figure(auto_figures.shapes_figure(draws), out / "auto_shapes")
     return statements

@@ -102,6 +102,11 @@ def _sum_across(left: Array, left_weights: Array, right: Array, right_weights: A
     return total
 
 
+def compare(first: Array, second: Array, generator: np.random.Generator) -> float:
+    """Return the maximum mean discrepancy with the width of the two samples' own distances."""
+    return maximum_mean_discrepancy(first, second, kernel_width(first, second, generator))
+
+
 def mean_error(first: Array, second: Array) -> float:
     """Return the Euclidean distance between the means of two samples."""
     return float(np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)))

@@ -5,26 +5,31 @@ synthetic or public and every run is seeded, hence marked as not private.
 """
 
 import functools
-import hashlib
-import json
 import math
 import time
-import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 import dpmcmc
-from dpmcmc.errors import BudgetExceededError, DPMCMCWarning
+from dpmcmc.errors import BudgetExceededError
 from dpmcmc.models import GaussianMean
 from studies import discrepancy
-from studies.cells import Array, CellError, Result, read_row_of, result_file, write_row
+from studies.cells import (
+    DELTA,
+    Array,
+    CaseCell,
+    Result,
+    quality_of,
+    sample_quietly,
+    unconstrained,
+    write_row,
+)
 from studies.laplace_cases import Case, Floor, Reference, case_names, make_case, reference_file
 
-DELTA = 1e-6
 EPSILONS: dict[str, tuple[float, ...]] = {
     "adult": (1.0, 2.0, 4.0),
     "gaussian": (2.0, 4.0, 8.0, 15.0),
@@ -44,49 +49,14 @@ _WIDTH_OF_90 = 2.0 * 1.6448536269514722  # of a normal distribution's central in
 
 
 @dataclass(frozen=True)
-class LaplaceCell:
-    """What to run.
+class LaplaceCell(CaseCell):
+    """A run of DP-Laplace on one of :func:`~studies.laplace_cases.case_names`. Repeats differ in the noise alone."""
 
-    Attributes
-    ----------
-    case
-        A name of :func:`~studies.laplace_cases.case_names`.
-    epsilon
-        The budget; δ is 1e-6.
-    repeat
-        Number of the repeat, from 0. Repeats differ in the noise alone.
-    seed
-        Of the whole study.
-    """
-
-    case: str
-    epsilon: float
-    repeat: int
-    seed: int = 0
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Rebuild a cell from its specification."""
-        return cls(**{item.name: values[item.name] for item in fields(cls)})
-
-    @property
-    def run_seed(self) -> int:
-        """Seed of this run: 32 bits that depend on all that a cell is."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
+    study: ClassVar[str] = "laplace"
 
     def specification(self) -> dict[str, Any]:
         """Return plain values that a result is filed under: the same ones mean the same run."""
         return asdict(self) | {"study": "laplace", "sampler": repr(make_sampler()), "delta": DELTA, "format": _FORMAT}
-
-    @property
-    def name(self) -> str:
-        """Name of the cell's file: readable, and different for different settings."""
-        text = json.dumps(self.specification(), sort_keys=True)
-        return f"laplace-{self.case}-{self.epsilon:g}-{self.repeat:02d}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-    def __str__(self) -> str:
-        return f"{self.case} ε = {self.epsilon:g} repeat {self.repeat + 1}"
 
     def work(self) -> float:
         """Return about how much there is to compute; cells of one case are equal, so that they follow each other."""
@@ -153,10 +123,8 @@ def run_cell(cell: LaplaceCell, folder: Path, commit: str | None = None) -> Resu
     except BudgetExceededError as error:  # it says beforehand that the budget does not suffice
         return row | _NOTHING | {"refused": 1.0, "reasons": str(error), "seconds": time.perf_counter() - began}
     row["seconds"] = time.perf_counter() - began
-    if posterior.privacy.private:
-        raise CellError("a run of a study must not be called private")
-    points = unconstrained(case.model, posterior.draws)
-    quality = posterior.quality
+    points = unconstrained(case.model, posterior)
+    quality = quality_of(posterior)
     row |= measures(points, reference, floor.noise, floor.noise_bounded) | mmd(case, points, cell.run_seed)
     row |= {
         "refused": 0.0,
@@ -174,20 +142,9 @@ def run_cell(cell: LaplaceCell, folder: Path, commit: str | None = None) -> Resu
     return row
 
 
-def sample(cell: LaplaceCell, case: Case) -> Any:
+def sample(cell: LaplaceCell, case: Case) -> dpmcmc.Posterior:
     """Run the sampler of a cell."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DPMCMCWarning)  # what it would warn of is in the study's tables
-        return dpmcmc.sample(
-            case.model,
-            case.data,
-            epsilon=cell.epsilon,
-            delta=DELTA,
-            sampler=make_sampler(),
-            seed=cell.run_seed,
-            init=case.init,
-            progress=False,
-        )
+    return sample_quietly(case, make_sampler(), cell)
 
 
 def references(folder: Path) -> Path:
@@ -200,14 +157,6 @@ def find_floor(case: str, epsilon: float, seed: int, folder: Path) -> Floor:
     """Return noise and bias of one score sum for the whole budget; see ``Case.floor``."""
     made = make_case(case, seed)
     return made.floor(made.reference(references(folder)), epsilon, DELTA)
-
-
-def unconstrained(model: dpmcmc.Model, draws: Any) -> Array:
-    """Return draws × d in unconstrained space, the chains one after the other."""
-    flat = {name: np.asarray(value, np.float64) for name, value in draws.items()}
-    flat = {name: value.reshape(math.prod(value.shape[:2]), *value.shape[2:]) for name, value in flat.items()}
-    with jax.enable_x64(True):
-        return np.asarray(jax.vmap(model.unconstrain)(flat), np.float64)
 
 
 # -------------------------------------------------------------------------------------------------- measures
@@ -284,8 +233,7 @@ def mmd(case: Case, points: Array, seed: int) -> Result:
     chosen = points[generator.permutation(len(points))[:NUM_COMPARED]]
     found = {}
     for name, sample_of in {"mmd": chosen, "mmd_exact": others}.items():
-        width = discrepancy.kernel_width(sample_of, exact, generator)
-        found[name] = discrepancy.maximum_mean_discrepancy(sample_of, exact, width)
+        found[name] = discrepancy.compare(sample_of, exact, generator)
     return dict(found)
 
 
@@ -297,17 +245,6 @@ def finish_cell(cell: LaplaceCell, folder: Path, commit: str | None) -> Result:
     row = run_cell(cell, folder, commit)
     write_row(folder, cell, row)
     return row
-
-
-def is_finished(folder: Path, cell: LaplaceCell) -> bool:
-    """Return whether there is a result of exactly this cell."""
-    found = read_row(result_file(folder, cell))
-    return found is not None and found[0] == cell
-
-
-def read_row(path: Path) -> tuple[LaplaceCell, Result] | None:
-    """Return a finished cell and its row; None if the file is damaged or the settings have changed since."""
-    return read_row_of(LaplaceCell.from_dict, path)
 
 
 def finish_reference(cell: ReferenceCell, folder: Path, commit: str | None) -> Result:

@@ -17,14 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
-from numpyro import diagnostics
-from numpyro.infer import MCMC, NUTS
 from scipy.stats import norm
 
 import dpmcmc
 from dpmcmc import models, privacy
-from dpmcmc.errors import DPMCMCError, QueryError
+from dpmcmc.errors import QueryError
 from dpmcmc.output import replace_file
+from studies.exact import find_mode, potential_of, run_nuts, skewness_shift
 
 Array = NDArray[np.float64]
 Data = Mapping[str, Array] | Array
@@ -45,13 +44,6 @@ TAIL_FACTOR = 2.25
 
 # To be increased when a change of the code makes references that were filed worthless.
 _FORMAT = 1
-_NUTS_WARMUP, _NUTS_DRAWS, _NUTS_CHAINS = 400, 1500, 4
-_MAX_R_HAT = 1.01
-_MAX_NEWTON_STEPS = 200
-
-
-class NoReferenceError(DPMCMCError):
-    """The exact answer of a case could not be found."""
 
 
 # ------------------------------------------------------------------------------------------------------- case
@@ -68,7 +60,7 @@ class Reference:
     mode, curvature_cov
         Mode and inverse Hessian of the negative log-posterior there.
     newton_mean
-        The mode with the first correction for skewness: a second opinion on the mean (see `_skewness_shift`).
+        The mode with the first correction for skewness: a second opinion on the mean (see `exact.skewness_shift`).
     method
         "exact", "nuts" or "newton" (`newton_mean` and `curvature_cov`).
     max_r_hat
@@ -146,7 +138,7 @@ class Case:
     @property
     def num_records(self) -> int:
         """Number of records n."""
-        return len(self.data["y"] if isinstance(self.data, Mapping) else self.data)
+        return num_records_of(self.data)
 
     @property
     def dimension(self) -> int:
@@ -156,13 +148,8 @@ class Case:
     @functools.cached_property
     def digest(self) -> str:
         """Eight digits that change with the records, the model and the way in which references are computed."""
-        state = hashlib.sha256()
-        columns = self.data if isinstance(self.data, Mapping) else {"": self.data}
-        for name, column in columns.items():
-            state.update(f"{name} {column.dtype} {column.shape} ".encode())
-            state.update(np.ascontiguousarray(column).tobytes())
-        state.update(f"{self.model!r} {getattr(self.model, 'prior_scale', None)} {self.chains} {_FORMAT}".encode())
-        return state.hexdigest()[:8]
+        text = f"{self.model!r} {getattr(self.model, 'prior_scale', None)} {self.chains} {_FORMAT}"
+        return digest_of(self.data, text)
 
     def reference(self, folder: Path | str | None = None) -> Reference:
         """Return the posterior without noise: read from ``folder`` if it is filed there, else computed (and filed).
@@ -205,6 +192,22 @@ class Case:
         shift = np.linalg.cholesky(reference.curvature_cov) @ (excess @ scores) / reference.sd
         scale = 2.0 / math.sqrt(2.0 * budget)
         return Floor(scale * clip_norm, scale * bounded_norm, float(np.max(np.abs(shift))))
+
+
+def num_records_of(data: Data) -> int:
+    """Return the number of records n."""
+    return len(data["y"] if isinstance(data, Mapping) else data)
+
+
+def digest_of(data: Data, text: str) -> str:
+    """Return eight digits that change with the records and with ``text``."""
+    state = hashlib.sha256()
+    columns = data if isinstance(data, Mapping) else {"": data}
+    for name, column in columns.items():
+        state.update(f"{name} {column.dtype} {column.shape} ".encode())
+        state.update(np.ascontiguousarray(column).tobytes())
+    state.update(text.encode())
+    return state.hexdigest()[:8]
 
 
 def _largest(values: Array, place: int) -> float:
@@ -566,100 +569,17 @@ def compute_reference(case: Case) -> Reference:
         mean, cov = case.model.posterior_not_private(case.data)
         return Reference(mean, cov, mean, cov, mean, "exact", 1.0)
     with jax.enable_x64(True):
-        minus_log_posterior = _potential(case.model, case.data)
-        mode, cov = _find_mode(minus_log_posterior, case.guess)
-        newton_mean = mode + _skewness_shift(minus_log_posterior, mode, cov)
+        minus_log_posterior = potential_of(case.model, case.data)
+        mode, cov = find_mode(minus_log_posterior, case.guess)
+        newton_mean = mode + skewness_shift(minus_log_posterior, mode, cov)
         if not case.chains:
             return Reference(newton_mean, cov, mode, cov, newton_mean, "newton", 1.0)
-        draws = _run_nuts(minus_log_posterior, mode, cov)
-    max_r_hat = float(np.max(diagnostics.split_gelman_rubin(draws)))
-    if max_r_hat > _MAX_R_HAT:
-        raise NoReferenceError(f"the chains of the reference of {case.name} did not converge: R̂ = {max_r_hat:.3f}")
+        draws, max_r_hat = run_nuts(minus_log_posterior, mode, cov)
     points = draws.reshape(-1, case.dimension)
     return Reference(points.mean(axis=0), np.cov(points.T), mode, cov, newton_mean, "nuts", max_r_hat)
-
-
-def _log_likelihoods(model: dpmcmc.Model, data: Any, theta: jax.Array) -> jax.Array:
-    return jax.vmap(model.unconstrained_log_likelihood, (None, 0))(theta, data)
 
 
 def _scores(model: dpmcmc.Model, data: Any, theta: jax.Array) -> jax.Array:
     """Return the gradient of each record's log-likelihood, n × d."""
     data = jax.tree.map(jnp.asarray, dict(data) if isinstance(data, Mapping) else data)
     return jax.jit(jax.vmap(jax.grad(model.unconstrained_log_likelihood), (None, 0)))(theta, data)
-
-
-def _potential(model: dpmcmc.Model, data: Any) -> Callable[[jax.Array], jax.Array]:
-    """Return −log p(θ | x) up to a constant, as a function of the unconstrained vector."""
-    records = jax.tree.map(jnp.asarray, dict(data) if isinstance(data, Mapping) else data)
-
-    def minus_log_posterior(theta: jax.Array) -> jax.Array:
-        return -model.unconstrained_log_prior(theta) - jnp.sum(_log_likelihoods(model, records, theta))
-
-    return minus_log_posterior
-
-
-def _find_mode(potential: Callable[[jax.Array], jax.Array], guess: Array) -> tuple[Array, Array]:
-    """Return the mode and the inverse Hessian there, by Newton's method with halved steps."""
-    value_and_gradient = jax.jit(jax.value_and_grad(potential))
-    hessian = jax.jit(jax.hessian(potential))
-    point = np.array(guess, np.float64)
-    value, gradient = value_and_gradient(point)
-    for _ in range(_MAX_NEWTON_STEPS):
-        matrix = np.asarray(hessian(point))
-        scale = 1.0 / np.sqrt(np.maximum(np.diag(matrix), 1e-12))  # features may be on very different scales
-        lowest = np.linalg.eigvalsh(scale[:, None] * matrix * scale)[0]
-        ridge = 0.0 if lowest > 0.0 else 1e-3 - lowest
-        inverse = scale[:, None] * np.linalg.inv(scale[:, None] * matrix * scale + ridge * np.eye(len(point))) * scale
-        step = -inverse @ np.asarray(gradient)
-        decrease = -float(np.asarray(gradient) @ step)
-        if decrease < 1e-12 and ridge == 0.0:  # half the squared length of the step in posterior sds
-            return point, (inverse + inverse.T) / 2.0
-        length = 1.0
-        while not float(value_and_gradient(point + length * step)[0]) <= float(value) - 1e-4 * length * decrease:
-            length /= 2.0
-            if length < 1e-10:  # as exact as sums of so many numbers are
-                if decrease < 1e-6 and ridge == 0.0:
-                    return point, (inverse + inverse.T) / 2.0
-                raise NoReferenceError("the search for the mode stands still")
-        point = point + length * step
-        value, gradient = value_and_gradient(point)
-    raise NoReferenceError(f"no mode found in {_MAX_NEWTON_STEPS} steps")
-
-
-def _skewness_shift(potential: Callable[[jax.Array], jax.Array], mode: Array, cov: Array) -> Array:
-    r"""Return the first correction of the mean for skewness, −½ Σ ∇ tr(Σ H(θ)) at the mode, Σ = H⁻¹.
-
-    Source: Tierney and Kadane (1986), "Accurate approximations for posterior moments", section 2.
-    """
-
-    def curvature_along(theta: jax.Array, direction: jax.Array) -> jax.Array:
-        def slope(point: jax.Array) -> jax.Array:
-            return jax.jvp(potential, (point,), (direction,))[1]
-
-        return jax.jvp(slope, (theta,), (direction,))[1]
-
-    directions = jnp.asarray(np.linalg.cholesky(cov).T)
-    gradients = jax.jit(lambda point: jax.lax.map(lambda row: jax.grad(curvature_along)(point, row), directions))(mode)
-    return np.asarray(-0.5 * cov @ np.asarray(gradients).sum(axis=0))
-
-
-def _run_nuts(potential: Callable[[jax.Array], jax.Array], mode: Array, cov: Array) -> Array:
-    """Return draws of NUTS, chains × draws × d: in coordinates θ = mode + C z, C Cᵀ the inverse Hessian."""
-    factor, center = jnp.asarray(np.linalg.cholesky(cov)), jnp.asarray(mode)
-
-    def whitened(z: jax.Array) -> jax.Array:
-        return potential(center + factor @ z)
-
-    sampler = MCMC(
-        NUTS(potential_fn=whitened),
-        num_warmup=_NUTS_WARMUP,
-        num_samples=_NUTS_DRAWS,
-        num_chains=_NUTS_CHAINS,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-    key, start_key = jax.random.split(jax.random.key(0))
-    starts = 2.0 * jax.random.normal(start_key, (_NUTS_CHAINS, len(mode)), jnp.float64)
-    sampler.run(key, init_params=starts)
-    return np.asarray(mode + np.asarray(sampler.get_samples(group_by_chain=True)) @ np.asarray(factor).T)

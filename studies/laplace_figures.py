@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from dpmcmc.output import INK, MUTED
 from studies.figures import STYLE, logarithmic
 from studies.laplace_cases import SWEEP_DIMENSIONS, case_names
-from studies.laplace_results import ADULT_RMS, GAUSSIAN_MMD, paper_medians, summarise
-from studies.tables import Table
+from studies.laplace_results import ADULT_RMS, GAUSSIAN_MMD, summarise
+from studies.tables import Table, paper_medians
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 _MARKERS = ("o", "s", "D", "^")
@@ -34,9 +34,10 @@ def accuracy_figure(table: Table, paper_page: Path) -> Figure:
             axis.set_title(title)
         axes[0].set_ylabel("RMS error of the mean (reference sds)")
         axes[2].set_ylabel("MMD to the exact posterior")
-        _bar(axes[0], ADULT_RMS)
-        _bar(axes[2], GAUSSIAN_MMD)
-        paper = {epsilon: value for epsilon, value in paper_medians(paper_page).items() if epsilon in GAUSSIAN_MMD}
+        draw_bar(axes[0], ADULT_RMS)
+        draw_bar(axes[2], GAUSSIAN_MMD)
+        medians = paper_medians(paper_page, "gaussian", "DP-HMC")
+        paper = {epsilon: value for epsilon, value in medians.items() if epsilon in GAUSSIAN_MMD}
         if paper:
             axes[2].plot(list(paper), list(paper.values()), "x:", color=INK, markersize=6, label="DP-HMC of the paper")
         for axis in axes:
@@ -61,6 +62,11 @@ def _against_epsilon(axis: Axes, table: Table, cases: list[str], measure: str) -
         if measure == "rms_error":
             floors = rows.groupby("epsilon")["floor"].first()
             axis.plot(floors.index * shift, floors, ":", color=colour, linewidth=1.2)
+    set_epsilon_axis(axis, table)
+
+
+def set_epsilon_axis(axis: Axes, table: Table) -> None:
+    """Make the horizontal axis that of ε, with a mark for each of the table's."""
     levels = sorted(table["epsilon"].unique())
     axis.set_xscale("log")
     axis.set_xticks(levels, [f"{level:g}" for level in levels])
@@ -68,7 +74,8 @@ def _against_epsilon(axis: Axes, table: Table, cases: list[str], measure: str) -
     axis.set_xlabel("Privacy budget ε")
 
 
-def _bar(axis: Axes, bars: dict[float, float]) -> None:
+def draw_bar(axis: Axes, bars: dict[float, float]) -> None:
+    """Draw what was set as a bar, by ε."""
     axis.plot(list(bars), list(bars.values()), "_", color=INK, markersize=16, markeredgewidth=1.6, label="bar")
 
 

@@ -4,8 +4,7 @@ Reads finished cells and tables of them. It runs nothing.
 """
 
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,22 @@ from scipy.stats import t as student
 
 from dpmcmc.output import replace_file
 from studies import tables
-from studies.laplace import EPSILONS, LaplaceCell, read_row
+from studies.cells import cells_of_cases
+from studies.laplace import EPSILONS, LaplaceCell
 from studies.laplace_cases import AXES, FAMILIES, SWEEP_DIMENSIONS, case_names
-from studies.statements import Statement
-from studies.tables import Table, markdown_table, number, quantile
+from studies.statements import BAR, Statement, checked
+from studies.tables import (
+    Table,
+    markdown_table,
+    number,
+    optional,
+    paper_medians,
+    percent,
+    quantile,
+    quartiles,
+    share,
+    spread,
+)
 
 COLUMNS = (
     "case",
@@ -57,7 +68,6 @@ COLUMNS = (
     "jax",
     "commit",
 )
-BY = "a bar of this project"
 ADULT_RMS = {1.0: 1.0, 2.0: 0.62, 4.0: 0.38}
 """Median RMS error on Adult, in reference sds, by ε."""
 LOWEST_COVERAGE, LARGEST_WIDTH = 0.85, 1.3
@@ -77,25 +87,13 @@ _CERTAINTY = 0.999
 
 def collect(folder: Path, seed: int) -> Table:
     """Return the table of all finished runs, in the order of the cases."""
-    found: list[dict[str, object]] = []
-    places = {name: place for place, name in enumerate(case_names())}
-    for path in (folder / "cells").glob("laplace-*.json"):
-        finished = read_row(path)
-        if finished is not None and finished[0].seed == seed:
-            found.append(dict(finished[1]))
-    found.sort(key=lambda row: (places[str(row["case"])], row["epsilon"], row["repeat"]))
-    return pd.DataFrame(found, columns=list(COLUMNS))
+    return tables.collect_cases(folder, LaplaceCell, case_names(), COLUMNS, seed)
 
 
 def cells_of(names: Sequence[str], epsilons: Sequence[float] | None, repeats: int, seed: int) -> list[LaplaceCell]:
     """Return the cells of these cases: at these budgets, or at those of each case's group."""
-    groups = {name: group for group in EPSILONS for name in case_names(group)}
-    return [
-        LaplaceCell(name, epsilon, repeat, seed)
-        for name in names
-        for epsilon in epsilons or EPSILONS[groups[name]]
-        for repeat in range(repeats)
-    ]
+    groups = {name: EPSILONS[group] for group in EPSILONS for name in case_names(group)}
+    return cells_of_cases(LaplaceCell, names, epsilons, groups, repeats, seed)
 
 
 def summarise(table: Table) -> Table:
@@ -115,10 +113,7 @@ def summarise(table: Table) -> Table:
             "floor_bias": first["floor_bias"],
             "method": first["method"],
         }
-        for measure in _QUARTILES:
-            known = rows[measure].notna().any()
-            for name, probability in {"median": 0.5, "lower_quartile": 0.25, "upper_quartile": 0.75}.items():
-                line[f"{measure}_{name}"] = quantile(rows[measure], probability) if known else math.nan
+        line |= quartiles(rows, _QUARTILES)
         line["coverage"] = float(rows["coverage"].mean())
         line |= {**bias(rows), **flag_counts(rows)}
         line["seconds_median"] = float(rows["seconds"].median())
@@ -197,26 +192,6 @@ def sections(table: Table, paper_page: Path) -> list[str]:
     return [*parts, "### The flag", _flag_markdown(table)]
 
 
-def _spread(row: "pd.Series[float]", measure: str) -> str:
-    """Write median and quartiles."""
-    median, low, high = (row[f"{measure}_{name}"] for name in ("median", "lower_quartile", "upper_quartile"))
-    if math.isnan(median):
-        return "–"
-    return number(median) if row["runs"] == 1 else f"{number(median)} ({number(low)}–{number(high)})"
-
-
-def _optional(value: float, form: str) -> str:
-    return "–" if math.isnan(value) else format(value, form)
-
-
-def _percent(value: float, digits: int = 0) -> str:
-    return "–" if math.isnan(value) else f"{100.0 * value:.{digits}f} %"
-
-
-def _share(count: float, of: float) -> str:
-    return f"{count:g} of {of:g}"
-
-
 def _accuracy_markdown(summary: Table, quoted: bool) -> str:
     head = ["", "runs", "RMS error", "worst", "coverage", "width", "width, bounded", "floor", "floor's bias"]
     head += ["bias", "flagged", "s"]
@@ -226,11 +201,11 @@ def _accuracy_markdown(summary: Table, quoted: bool) -> str:
             [
                 f"{row['case']}, ε = {row['epsilon']:g}",
                 str(row["runs"]),
-                _spread(row, "rms_error"),
-                _spread(row, "worst_error"),
-                _percent(row["coverage"]),
-                _optional(row["width_ratio_median"], ".2f"),
-                _optional(row["width_ratio_bounded_median"], ".2f"),
+                spread(row, "rms_error"),
+                spread(row, "worst_error"),
+                percent(row["coverage"]),
+                optional(row["width_ratio_median"], ".2f"),
+                optional(row["width_ratio_bounded_median"], ".2f"),
                 f"{row['floor']:.2f}",
                 f"{row['floor_bias']:.2f}",
                 _bias_text(row),
@@ -260,29 +235,15 @@ def gaussian_markdown(summary: Table, paper_page: Path) -> str:
         found = {row["epsilon"]: row for _, row in rows[rows["case"] == case].iterrows()}
         if found:
             runs = "–".join(str(count) for count in sorted({row["runs"] for row in found.values()}))
-            cells = [_spread(found[level], "mmd") if level in found else "–" for level in levels]
+            cells = [spread(found[level], "mmd") if level in found else "–" for level in levels]
             lines.append([label, runs, *cells])
     exact = [quantile(rows.loc[rows["epsilon"] == level, "mmd_exact_median"], 0.5) for level in levels]
     lines.append(["other exact draws: no run can be nearer", "", *map(number, exact)])
-    paper = paper_medians(paper_page)
+    paper = paper_medians(paper_page, "gaussian", "DP-HMC")
     cells = [number(paper[level]) if level in paper else "–" for level in levels]
     lines.append(["the paper's DP-HMC, tuned by hand (reproduction.md)", "", *cells])
     lines.append(["bar", "", *(f"{GAUSSIAN_MMD[level]:g}" if level in GAUSSIAN_MMD else "–" for level in levels)])
     return markdown_table(["", "runs", *(f"ε = {level:g}" for level in levels)], lines)
-
-
-def paper_medians(page: Path) -> dict[float, float]:
-    """Return the median MMD of the paper's DP-HMC on the Gaussian, by ε, from the page of the reproduction."""
-    try:
-        lines = page.read_text(encoding="utf-8").splitlines()
-        head = next(place for place, line in enumerate(lines) if line.startswith("### gaussian: MMD"))
-        table = lines[head + 2 :]
-        levels = [float(found) for found in re.findall(r"ε = ([\d.]+)", table[0])]
-        row = next(line for line in table if line.startswith("| DP-HMC |"))
-        cells = [cell.split()[0] for cell in row.strip("| ").split(" | ")[2:]]
-        return dict(zip(levels, map(float, cells), strict=True))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return {}
 
 
 def _hard_markdown(summary: Table, family: str) -> str:
@@ -304,10 +265,10 @@ def _hard_markdown(summary: Table, family: str) -> str:
 
 
 def _hard_cells(row: "pd.Series[float]") -> list[str]:
-    flagged = _share(row["flagged"], row["runs"])
-    coverage = _percent(row["coverage"])
+    flagged = share(row["flagged"], row["runs"])
+    coverage = percent(row["coverage"])
     floors = [f"{row['floor']:.2f}", f"{row['floor_bias']:.2f}"]
-    return [_spread(row, "rms_error"), *floors, coverage, _bias_text(row), flagged]
+    return [spread(row, "rms_error"), *floors, coverage, _bias_text(row), flagged]
 
 
 def _sweep_markdown(summary: Table) -> str:
@@ -330,10 +291,10 @@ def _sweep_markdown(summary: Table) -> str:
 
 
 def _sweep_cells(row: "pd.Series[float]") -> list[str]:
-    flagged = _share(row["flagged"], row["runs"])
+    flagged = share(row["flagged"], row["runs"])
     counts = [str(row["missed"]), str(row["false_alarms"])]
-    reported, coverage = row["reported_median"], _percent(row["coverage"])
-    return [_spread(row, "rms_error"), "–" if math.isnan(reported) else number(reported), coverage, flagged, *counts]
+    reported, coverage = row["reported_median"], percent(row["coverage"])
+    return [spread(row, "rms_error"), "–" if math.isnan(reported) else number(reported), coverage, flagged, *counts]
 
 
 def _flag_markdown(table: Table) -> str:
@@ -361,19 +322,29 @@ def statements_of(table: Table) -> list[Statement]:
     ]
 
 
-def _checked(text: str, found: Iterable[tuple[str, bool]], by: str = BY) -> Statement:
-    """Return a statement that holds if all of its lines do; it is not tested if there are none."""
-    lines = list(found)
-    numbers = tuple(f"{text_of_line}: {'yes' if holds else 'NO'}" for text_of_line, holds in lines)
-    return Statement(text, by, all(holds for _, holds in lines) if lines else None, numbers)
-
-
 def adult_statements(summary: Table, case: str) -> list[Statement]:
     """Check error, coverage and width on one coding of Adult."""
+    return [
+        *accuracy_statements(summary, case),
+        checked(
+            f"{case}: median width of the intervals ≤ {LARGEST_WIDTH:g} × that of the floor",
+            (
+                (
+                    f"ε = {row['epsilon']:g}: {row['width_ratio_median']:.2f}",
+                    row["width_ratio_median"] <= LARGEST_WIDTH,
+                )
+                for _, row in summary[summary["case"] == case].iterrows()
+            ),
+        ),
+    ]
+
+
+def accuracy_statements(summary: Table, case: str) -> list[Statement]:
+    """Check error and coverage on one coding of Adult."""
     rows = [row for _, row in summary[summary["case"] == case].iterrows()]
     bars = "/".join(f"{bar:g}" for bar in ADULT_RMS.values())
     return [
-        _checked(
+        checked(
             f"{case}: median RMS error ≤ {bars} reference sds at ε = 1/2/4",
             (
                 (f"ε = {row['epsilon']:g}: {row['rms_error_median']:.2f}", row["rms_error_median"] <= bar)
@@ -381,20 +352,10 @@ def adult_statements(summary: Table, case: str) -> list[Statement]:
                 if (bar := ADULT_RMS.get(row["epsilon"])) is not None
             ),
         ),
-        _checked(
-            f"{case}: 90 % intervals hold the reference's mean for ≥ {_percent(LOWEST_COVERAGE)} of coordinates",
+        checked(
+            f"{case}: 90 % intervals hold the reference's mean for ≥ {percent(LOWEST_COVERAGE)} of coordinates",
             (
-                (f"ε = {row['epsilon']:g}: {_percent(row['coverage'], 1)}", row["coverage"] >= LOWEST_COVERAGE)
-                for row in rows
-            ),
-        ),
-        _checked(
-            f"{case}: median width of the intervals ≤ {LARGEST_WIDTH:g} × that of the floor",
-            (
-                (
-                    f"ε = {row['epsilon']:g}: {row['width_ratio_median']:.2f}",
-                    row["width_ratio_median"] <= LARGEST_WIDTH,
-                )
+                (f"ε = {row['epsilon']:g}: {percent(row['coverage'], 1)}", row["coverage"] >= LOWEST_COVERAGE)
                 for row in rows
             ),
         ),
@@ -404,7 +365,7 @@ def adult_statements(summary: Table, case: str) -> list[Statement]:
 def gaussian_statement(summary: Table, case: str) -> Statement:
     """Check the MMD from one start."""
     bars = "/".join(f"{bar:g}" for bar in GAUSSIAN_MMD.values())
-    return _checked(
+    return checked(
         f"{case}: median MMD ≤ {bars} at ε = 2/4/8/15",
         (
             (f"ε = {row['epsilon']:g}: {row['mmd_median']:.3f}", row["mmd_median"] <= bar)
@@ -420,29 +381,29 @@ def hard_statement(summary: Table) -> Statement:
     tested = rows[rows["bias_worst"].notna()] if len(rows) else rows
     text = f"Hard cases: no coordinate is biased by {LARGEST_BIAS:g} reference sds or more where runs are not flagged"
     if not len(tested):
-        return Statement(text, BY, None, ())
+        return Statement(text, BAR, None, ())
     beyond = tested[tested["bias_at_least"] > LARGEST_BIAS]
     lines = [
         f"{len(tested)} of {len(rows)} cases × ε have {_FEWEST_RUNS} runs or more that were not flagged",
         f"certainly below in every coordinate: {int((tested['bias_at_most'] < LARGEST_BIAS).sum())}; certainly beyond "
-        f"in some: {len(beyond)} (at {_percent(_CERTAINTY, 1)} for each coordinate); the others: too few runs to tell",
+        f"in some: {len(beyond)} (at {percent(_CERTAINTY, 1)} for each coordinate); the others: too few runs to tell",
     ]
     lines += [
         f"{row['case']}, ε = {row['epsilon']:g}: {_bias_text(row)}; the floor's {row['floor_bias']:.2f}; "
         f"{row['flagged']} of {row['runs']} flagged"
         for _, row in beyond.sort_values("bias_at_least", ascending=False).iterrows()
     ]
-    return Statement(text, BY, not len(beyond), tuple(lines))
+    return Statement(text, BAR, not len(beyond), tuple(lines))
 
 
 def aside_statement(summary: Table) -> Statement:
     """Check coverage where nothing was tuned."""
     rows = summary[summary["group"] == "aside"]
-    return _checked(
-        f"Data that nothing was tuned on: coverage ≥ {_percent(LOWEST_COVERAGE)}",
+    return checked(
+        f"Data that nothing was tuned on: coverage ≥ {percent(LOWEST_COVERAGE)}",
         (
             (
-                f"{row['case']}, ε = {row['epsilon']:g}: {_percent(row['coverage'], 1)}",
+                f"{row['case']}, ε = {row['epsilon']:g}: {percent(row['coverage'], 1)}",
                 row["coverage"] >= LOWEST_COVERAGE,
             )
             for _, row in rows.iterrows()
@@ -455,13 +416,13 @@ def flag_statement(table: Table) -> Statement:
     rows = table[table["group"] == "sweep"]
     text = "Dimension sweep: no run is wrong (error > 2 × reported, or coverage < 60 %) without being flagged"
     if not len(rows):
-        return Statement(text, BY, None, ())
+        return Statement(text, BAR, None, ())
     counts = flag_counts(rows)
     line = (
         f"{len(rows)} runs: {counts['wrong']} wrong, {counts['missed']} of them missed; {counts['flagged']} flagged, "
         f"{counts['refused']} of them refused and {counts['false_alarms']} false alarms"
     )
-    return Statement(text, BY, counts["missed"] == 0, (line,))
+    return Statement(text, BAR, counts["missed"] == 0, (line,))
 
 
 # ------------------------------------------------------------------------------------------------------- files

@@ -12,7 +12,7 @@ import pandas as pd
 
 from dpmcmc.errors import QueryError
 from dpmcmc.output import OutputError, replace_file
-from studies import laplace_results, tables
+from studies import auto_results, laplace_results, tables
 from studies.tables import Table
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -27,6 +27,8 @@ _FIGURES = {
     "figure3": "Figure 3. Clipping without noise: MMD against the bound and against the fraction clipped.",
     "laplace_accuracy": "Error against ε: dots are runs, lines go through the medians, dotted lines are the floor (one "
     "score sum with the whole budget), dashes the bars.",
+    "auto_mmd": "MMD against ε: dots are runs, lines go through the medians, dashes are the bars.",
+    "auto_shapes": "Draws of one run each over exact ones, first two coordinates.",
     "laplace_dimension": "Error of the mean and reported sd against the dimension, medians over the runs.",
 }
 _SHOWN = {
@@ -47,7 +49,7 @@ def write_page(folders: Sequence[Path], page: Path) -> list[Path]:
     parts, written = [], []
     for folder in folders:
         study, table = read_table(folder)
-        parts.append(_laplace_section(folder, table, page) if study == "laplace" else _section(folder, study, table))
+        parts.append(_cases_section(folder, study, table, page) if "case" in table else _section(folder, study, table))
         pictures.mkdir(exist_ok=True)
         for name, caption in _FIGURES.items():
             if (folder / f"{name}.png").exists():
@@ -69,7 +71,8 @@ def read_table(folder: Path) -> tuple[str, Table]:
         raise QueryError(
             f"{str(folder)!r} has no results.csv ({error.strerror}); give a folder that `python -m studies` has written"
         ) from None
-    return "laplace" if "case" in table else "comparison" if "epsilon" in table else "clipping", table
+    marks = {"returned": "auto", "case": "laplace", "epsilon": "comparison"}
+    return next((study for column, study in marks.items() if column in table), "clipping"), table
 
 
 def _section(folder: Path, study: str, table: Table) -> str:
@@ -84,10 +87,11 @@ def _section(folder: Path, study: str, table: Table) -> str:
     return "\n\n".join(parts)
 
 
-def _laplace_section(folder: Path, table: Table, page: Path) -> str:
-    """Return the results of the study of DP-Laplace as Markdown."""
+def _cases_section(folder: Path, study: str, table: Table, page: Path) -> str:
+    """Return the results of the study of DP-Laplace, or of ``auto``, as Markdown."""
     parts = ["## Results", _provenance(folder, table), "### Statements", _statements(folder)]
-    return "\n\n".join([*parts, *laplace_results.sections(table, page.parent / "reproduction.md")])
+    results = auto_results if study == "auto" else laplace_results
+    return "\n\n".join([*parts, *results.sections(table, page.parent / "reproduction.md")])
 
 
 def _provenance(folder: Path, table: Table) -> str:

@@ -4,7 +4,7 @@ Functions of tables. A statement for which the runs are missing is reported as n
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from scipy.optimize import brentq
 
 from studies import settings
 from studies.tables import Table, median_of, number, quantile
+
+BAR = "a bar of this project"
+"""Who claims what the project set itself."""
 
 _NUM_SKEWED_RECORDS = 100_000
 _SKEWED_FRACTIONS = (0.05, 0.01, 0.001)
@@ -51,6 +54,13 @@ class Statement:
 
     def __str__(self) -> str:
         return "\n".join([f"{self.verdict.upper()}: {self.text} ({self.by})", *(f"  {line}" for line in self.numbers)])
+
+
+def checked(text: str, found: Iterable[tuple[str, bool]], by: str = BAR) -> Statement:
+    """Return a statement that holds if all of its lines do; it is not tested if there are none."""
+    lines = list(found)
+    numbers = tuple(f"{text_of_line}: {'yes' if holds else 'NO'}" for text_of_line, holds in lines)
+    return Statement(text, by, all(holds for _, holds in lines) if lines else None, numbers)
 
 
 def of_comparison(table: Table) -> list[Statement]:

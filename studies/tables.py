@@ -6,6 +6,7 @@ Reads finished cells and writes files. It runs nothing.
 import importlib.util
 import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -15,7 +16,7 @@ import pandas as pd
 
 from dpmcmc.output import replace_file
 from studies import settings
-from studies.cells import Cell, Result, read_row
+from studies.cells import CaseCell, Cell, Result, read_row, read_row_of
 
 Table: TypeAlias = pd.DataFrame
 """One row for each run, with the columns of :func:`columns`."""
@@ -54,7 +55,8 @@ _SYMBOLS = {"comparison": "ε", "clipping": "b"}
 # How the columns of a written table are read again; all others are real numbers.
 _TEXTS = [
     *("model", "sampler", "label", "in_paper", "accountant", "privacy", "dpmcmc", "jax", "commit"),
-    *("case", "group", "method", "reasons", "errors"),  # of the study of DP-Laplace
+    *("case", "group", "method", "reasons", "errors"),  # of the studies of cases
+    *("returned", "notes"),
 ]
 _WHOLE = [
     *("repeat", "iterations", "iterations_per_chain", "thin", "kept_draws", "num_records", "study_seed", "seed"),
@@ -85,6 +87,17 @@ def collect(folder: Path, study: str, num_records: int, seed: int) -> tuple[Tabl
     return pd.DataFrame([row for _, row in found], columns=columns(study)), [cell for cell, _ in found]
 
 
+def collect_cases(folder: Path, kind: type[CaseCell], cases: Sequence[str], names: Sequence[str], seed: int) -> Table:
+    """Return the table of all finished runs of a study of cases, in their order; ``names`` are those of its columns."""
+    found: list[Result] = []
+    for path in (folder / "cells").glob(f"{kind.study}-*.json"):
+        finished = read_row_of(kind.from_dict, path)
+        if finished is not None and finished[0].seed == seed and finished[0].case in cases:
+            found.append(finished[1])
+    found.sort(key=lambda row: (cases.index(str(row["case"])), row["epsilon"], row["repeat"]))
+    return pd.DataFrame(found, columns=list(names))
+
+
 def quantile(values: Iterable[float], probability: float) -> float:
     """Return a quantile in which a run without a value (a chain that diverged) counts as the worst."""
     array = np.array(list(values), np.float64)
@@ -113,6 +126,15 @@ def summarise(table: Table, study: str) -> pd.DataFrame:
 def _known_quantile(values: pd.Series, probability: float) -> float:
     """Return a quantile, or NaN if no run has a value: the algorithm has no such measure."""
     return quantile(values, probability) if values.notna().any() else math.nan
+
+
+def quartiles(rows: Table, measures: Sequence[str]) -> dict[str, float]:
+    """Return median and quartiles of measures; NaN of one that no run has."""
+    return {
+        f"{measure}_{name}": _known_quantile(rows[measure], probability)
+        for measure in measures
+        for name, probability in _QUANTILES.items()
+    }
 
 
 def median_of(table: Table, measure: str, **where: str | float) -> float:
@@ -195,3 +217,40 @@ def number(value: float) -> str:
     if not math.isfinite(value):
         return "diverged"
     return f"{value:.3g}" if abs(value) < 1e-3 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
+
+
+def spread(row: "pd.Series[float]", measure: str) -> str:
+    """Write median and quartiles of a row of a summary."""
+    median, low, high = (row[f"{measure}_{name}"] for name in ("median", "lower_quartile", "upper_quartile"))
+    if math.isnan(median):
+        return "–"
+    return number(median) if row["runs"] == 1 else f"{number(median)} ({number(low)}–{number(high)})"
+
+
+def optional(value: float, form: str) -> str:
+    """Write a number, or a dash if there is none."""
+    return "–" if math.isnan(value) else format(value, form)
+
+
+def percent(value: float, digits: int = 0) -> str:
+    """Write a share of a whole as per cent."""
+    return "–" if math.isnan(value) else f"{100.0 * value:.{digits}f} %"
+
+
+def share(count: float, of: float) -> str:
+    """Write how many of how many."""
+    return f"{count:g} of {of:g}"
+
+
+def paper_medians(page: Path, model: str, label: str) -> dict[float, float]:
+    """Return the median MMD of a row of the paper's figure 1, by ε, from the page of the reproduction."""
+    try:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        head = next(place for place, line in enumerate(lines) if line.startswith(f"### {model}: MMD"))
+        table = lines[head + 2 :]
+        levels = [float(found) for found in re.findall(r"ε = ([\d.]+)", table[0])]
+        row = next(line for line in table if line.startswith(f"| {label} |"))
+        cells = [cell.split()[0] for cell in row.strip("| ").split(" | ")[2:]]
+        return dict(zip(levels, map(float, cells), strict=True))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return {}

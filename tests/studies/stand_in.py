@@ -1,4 +1,4 @@
-"""A stand-in for DP-Laplace, so that the study's machinery is tested without it: draws with noise of a known size."""
+"""Stand-ins for DP-Laplace and for auto, so that the studies' machinery is tested without them."""
 
 import math
 import os
@@ -9,10 +9,11 @@ import jax
 import numpy as np
 
 from dpmcmc.errors import BudgetExceededError
-from studies import laplace
+from studies import auto, laplace
 
 REFUSED_BELOW = 0.5  # ε at which the stand-in refuses
 _finish_cell = laplace.finish_cell
+_finish_auto_cell = auto.finish_cell
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,28 @@ def sample(cell, case, noise=0.3, shift=0.0, spread=1.0):
     center = reference.mean + factor @ (noise * generator.standard_normal(case.dimension) + shift)
     standard = generator.standard_normal((2000, case.dimension))
     points = center + spread * math.hypot(1.0, noise) * standard @ factor.T
+    return posterior_of(case, points, flagged=abs(shift) > 5.0)
+
+
+def sample_auto(cell, case, shift=0.0):
+    """Draw from the exact posterior, shifted by so many sds in every coordinate; flagged beyond one."""
+    if cell.epsilon < REFUSED_BELOW:
+        raise BudgetExceededError(f"epsilon = {cell.epsilon} is too small")
+    exact = case.reference().draws[:2000]
+    return posterior_of(case, exact + shift * exact.std(axis=0), flagged=abs(shift) > 1.0)
+
+
+def posterior_of(case, points, flagged):
+    """Return what a run returns, as far as the studies look at it."""
     with jax.enable_x64(True):
         draws = {name: np.asarray(value)[None] for name, value in jax.vmap(case.model.constrain)(points).items()}
     privacy = SimpleNamespace(private=False, mode="not private: seeded", versions={"dpmcmc": "0", "jax": "0"})
-    flagged = abs(shift) > 5.0
+    privacy.queries = {"gradient": 5, "clip_count": 7}
     quality = SimpleNamespace(
+        method="stand-in",
         flagged=flagged,
         reasons=("did not converge",) * flagged,
+        notes=(),
         converged=not flagged,
         noise_share={"all": np.array(0.5)},
         clipped_share=0.0,
@@ -52,3 +68,10 @@ def finish_cell(cell, folder, commit):
     laplace.make_sampler, laplace.sample = StandIn, sample
     (folder / f"ran-{cell.case}-{cell.repeat}-{os.getpid()}").touch()
     return _finish_cell(cell, folder, commit)
+
+
+def finish_auto_cell(cell, folder, commit):
+    """Do the same for the study of auto."""
+    auto.sample = sample_auto
+    (folder / f"ran-{cell.case}-{cell.repeat}-{os.getpid()}").touch()
+    return _finish_auto_cell(cell, folder, commit)

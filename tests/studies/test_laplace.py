@@ -12,7 +12,7 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 import dpmcmc
-from studies import commands, laplace, laplace_figures, laplace_results, page, tables
+from studies import cells, commands, laplace, laplace_figures, laplace_results, page, tables
 from studies.laplace import LaplaceCell, measures
 from studies.laplace_cases import Reference, case_names, make_case
 from tests.studies import stand_in
@@ -122,19 +122,19 @@ def test_a_private_run_is_not_taken(tmp_path, monkeypatch):
 def test_results_are_filed_under_their_settings(tmp_path, monkeypatch):
     cell = LaplaceCell("linear-d2-20k", 4.0, 1)
     (tmp_path / "cells").mkdir()
-    assert not laplace.is_finished(tmp_path, cell)
+    assert not cells.has_result(tmp_path, cell)
     row = laplace.finish_cell(cell, tmp_path, None)
-    assert laplace.is_finished(tmp_path, cell)
-    assert not laplace.is_finished(tmp_path, dataclasses.replace(cell, repeat=2))
+    assert cells.has_result(tmp_path, cell)
+    assert not cells.has_result(tmp_path, dataclasses.replace(cell, repeat=2))
     (path,) = (tmp_path / "cells").glob("*.json")
-    found = laplace.read_row(path)
+    found = cells.read_row_of(LaplaceCell.from_dict, path)
     assert found is not None
     assert found[0] == cell
     assert {name: value for name, value in found[1].items() if value == value} == {
         name: value for name, value in row.items() if value == value
     }
     monkeypatch.setattr(laplace, "make_sampler", lambda: stand_in.StandIn(noise=0.4))
-    assert laplace.read_row(path) is None  # other settings, another run
+    assert cells.read_row_of(LaplaceCell.from_dict, path) is None  # other settings, another run
     assert cell.run_seed != dataclasses.replace(cell, epsilon=2.0).run_seed
 
 
@@ -247,9 +247,9 @@ def test_the_flag():
 
 
 def test_the_paper_is_quoted_from_its_page(tmp_path):
-    medians = laplace_results.paper_medians(REPRODUCTION)
+    medians = tables.paper_medians(REPRODUCTION, "gaussian", "DP-HMC")
     assert [medians[epsilon] for epsilon in (2.0, 4.0, 8.0, 15.0)] == [0.408, 0.322, 0.179, 0.134]
-    assert laplace_results.paper_medians(tmp_path / "none.md") == {}
+    assert tables.paper_medians(tmp_path / "none.md", "gaussian", "DP-HMC") == {}
 
 
 def test_figures_and_tables_of_every_group(tmp_path):
@@ -308,7 +308,10 @@ def test_what_is_run(asked, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--cases", "adlut"], "--cases is 'adlut', which is no case; give a name such as linear-plain-20k"),
+        (
+            ["--cases", "adlut"],
+            "--cases is 'adlut', which is no case; give a name such as aside-overdispersed, a pattern such as 'adult*'",
+        ),
         (["--repeats", 0], "--repeats is 0; give a whole number from 1 to 99"),
         (["--epsilon", -1], "--epsilon is -1.0; give positive finite numbers"),
     ],

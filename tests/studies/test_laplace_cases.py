@@ -10,7 +10,7 @@ from scipy.special import digamma
 
 from dpmcmc import models, privacy
 from dpmcmc.errors import QueryError
-from studies import laplace_cases
+from studies import exact, laplace_cases
 from studies.laplace_cases import Case, Reference, case_names, compute_reference, make_case
 
 
@@ -100,9 +100,9 @@ def test_newton_finds_what_the_formula_gives():
     case = make_case("gaussian-away")
     reference = case.reference()
     with jax.enable_x64(True):
-        potential = laplace_cases._potential(case.model, case.data)
-        mode, cov = laplace_cases._find_mode(potential, case.init)
-        shift = laplace_cases._skewness_shift(potential, mode, cov)
+        potential = exact.potential_of(case.model, case.data)
+        mode, cov = exact.find_mode(potential, case.init)
+        shift = exact.skewness_shift(potential, mode, cov)
     assert reference.method == "exact"
     np.testing.assert_allclose(mode, reference.mean, atol=1e-6 * reference.sd.min())
     np.testing.assert_allclose(cov, reference.cov, rtol=1e-6, atol=1e-6 * cov.max())
@@ -117,8 +117,8 @@ def test_the_correction_for_skewness():
         def potential(theta):
             return jnp.sum(n * jnp.exp(theta) - k * theta)
 
-        mode, cov = laplace_cases._find_mode(potential, np.zeros(1))
-        shift = laplace_cases._skewness_shift(potential, mode, cov)
+        mode, cov = exact.find_mode(potential, np.zeros(1))
+        shift = exact.skewness_shift(potential, mode, cov)
     assert mode[0] == pytest.approx(math.log(k / n), abs=1e-6 / math.sqrt(k))  # it stops within 1e-6 sds
     assert cov[0, 0] == pytest.approx(1.0 / k)
     mean = digamma(k) - math.log(n)
@@ -196,7 +196,7 @@ def test_floor_by_hand():
 
 def case_reference(case):
     with jax.enable_x64(True):
-        mode, cov = laplace_cases._find_mode(laplace_cases._potential(case.model, case.data), case.guess)
+        mode, cov = exact.find_mode(exact.potential_of(case.model, case.data), case.guess)
     return Reference(mode, cov, mode, cov, mode, "newton", 1.0)
 
 
