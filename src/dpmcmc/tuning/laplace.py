@@ -261,7 +261,7 @@ class _Search:
     def locate(self, state: _State, thorough: bool = True) -> bool:
         """Go to where the posterior is, making coordinates rounder on the way; return whether it was found.
 
-        If not ``thorough``, it is enough to be near: the first step within the noise is the last.
+        If not ``thorough``, it is enough to be near: the first step within the noise is the last, if that is low.
         """
         near = float(np.clip((LOCATION_NOISE * self.relative_noise) ** 2, *LOCATION_LIMITS))
         price, short_steps = near / FAR_DISCOUNT, 0
@@ -290,7 +290,7 @@ class _Search:
             is_round = not whitened.floored.any() and whitened.values.max() < 4.0 and whitened.values.min() > 0.25
             if price >= LOCATION_LIMITS[1] and (is_round or short_steps >= 4):
                 return True
-            if not thorough and price >= near:
+            if not thorough and price >= near and noise < 1.5 * math.sqrt(self.dimension):
                 return True
             # What looks like noise at a low price may be a step at a higher one.
             price = min(LOCATION_GROWTH * max(price, near), LOCATION_LIMITS[1])
