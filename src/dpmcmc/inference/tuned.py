@@ -66,6 +66,8 @@ _CHAIN_WARMUP = 0.25
 _CHAIN_LEAPFROG = 32
 # Draws in which privacy noise is more than so many posterior sds say little.
 _MOSTLY_NOISE = 1.0 - 1.0 / math.sqrt(5.0)
+# Noise of so many posterior sds shows in the shape of the draws.
+_NOISY = 0.3
 # A column whose mean is so many of its sds from zero is called far from it.
 _FAR_FROM_ZERO = 20.0
 
@@ -171,8 +173,7 @@ def _prepare(
         # The chain that may have to be run, for any numbers.
         weights = np.zeros((model.dimension, len(form.powers)))
         chain = SurrogateHMC(Surrogate(form, start, np.diag(prior.sd), weights), 1.0, num_leapfrog=_CHAIN_LEAPFROG)
-        for chains in {num_chains, _BOUND_MOVES}:
-            prepare_chain(curator, chain, chains)
+        prepare_chain(curator, chain, num_chains)
         curator.prepare(ClipCount(1.0, 1.0, of="log_ratio"), start, start)
     if funds.record_check is not None:
         curator.prepare(funds.record_check, start)
@@ -257,7 +258,11 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> ChainOutc
     curator, surveyor = run.curator, found.surveyor
     sampler = _chain_sampler(surveyor, 1.0)
     bound_key, run_key = jax.random.split(run.keys[2])
-    theta, proposals = moves(curator, sampler, surveyor.draw_theta(_BOUND_MOVES, certain=True), bound_key)
+    pairs = [
+        moves(curator, sampler, surveyor.draw_theta(run.num_chains, certain=True), key)
+        for key in jax.random.split(bound_key, math.ceil(_BOUND_MOVES / run.num_chains))
+    ]
+    theta, proposals = (np.concatenate(parts)[:_BOUND_MOVES] for parts in zip(*pairs, strict=True))
 
     def ask_count(query: ClipCount, theta: Array, proposal: Array) -> AnyRelease:
         run.asked.add(query)
@@ -328,7 +333,7 @@ def _posterior(
             noise_share = _noise_share(curator, run.keys[1], found)
         else:  # the noise of an accept test makes a chain slower, not wider
             noise_share = {name: np.zeros(value.shape[2:]) for name, value in draws.items()}
-        reasons = (*found.reasons, *_more_reasons(found, chain, noise_share))
+        reasons = (*found.reasons, *_more_reasons(run, found, chain, noise_share))
         stats = {} if chain is None else {"acceptance_rate": chain.accepted[-theta.shape[1] :].T.astype(np.float64)}
         return Posterior(
             draws=draws,
@@ -383,7 +388,9 @@ def _method_in_words(run: _Run, found: Found) -> str:
     }[found.method]
 
 
-def _more_reasons(found: Found, chain: ChainOutcome | None, noise_share: dict[str, NDArray[Any]]) -> list[str]:
+def _more_reasons(
+    run: _Run, found: Found, chain: ChainOutcome | None, noise_share: dict[str, NDArray[Any]]
+) -> list[str]:
     """Return what only the draws show."""
     if chain is not None:
         ceiling = SurrogateHMC.ceiling_at(2.0)
@@ -393,11 +400,19 @@ def _more_reasons(found: Found, chain: ChainOutcome | None, noise_share: dict[st
                 f"{100.0 * ceiling:.0f} % of a surrogate that fits: it has hardly gone round. Use a larger ε."
             ]
         return []
-    drowned = sum(int(np.sum(share > _MOSTLY_NOISE)) for share in noise_share.values())
+    shares = np.concatenate([share.reshape(-1) for share in noise_share.values()])
+    drowned = int(np.sum(shares > _MOSTLY_NOISE))
     if found.laplace is None and drowned:
         return [
             f"{drowned} parameters are mostly privacy noise, of more than 2 posterior sds (see noise_share): their "
             "intervals say little. Use a larger ε or more records."
+        ]
+    # Of regressions this is no surprise, and intervals are what matters; elsewhere it is the shape.
+    noise = math.sqrt(1.0 / (1.0 - min(float(shares.mean()), 0.99)) ** 2 - 1.0)
+    if run.method == "auto" and not isinstance(run.curator.model, RegressionModel) and noise > _NOISY:
+        return [
+            f"Privacy noise moves the draws by about {noise:.1f} posterior sds. Their intervals allow for that, but "
+            "their shape is not the posterior's own. Use a larger ε or more records."
         ]
     return []
 

@@ -417,48 +417,69 @@ class Surveyor:
         """Begin with a Gaussian, and raise the degree while the fit is improbable and the evidence is for it."""
         survey, largest, observations = self.survey, largest_form(self.dimension), self._relevant()
         size = self.dimension
-        fit = fit_map(Form(size, largest.active, 1), survey.frame, observations)
-        while fit.form.degree < largest.degree and self._is_questionable(fit):
-            form = fit.form._replace(degree=fit.form.degree + 1)
+        best = last = fit_map(Form(size, largest.active, 1), survey.frame, observations)
+        # One degree may be no better, and the next one right: bends that are odd and even come apart.
+        while last.form.degree < largest.degree and self._is_questionable(best):
+            form = last.form._replace(degree=last.form.degree + 1)
             if size * len(form.powers) > 0.5 * len(observations) * (size + size * (size + 1) // 2):
                 break
-            other = fit_map(form, survey.frame, observations, like=fit)
-            if other.log_evidence < fit.log_evidence + 3.0:
-                break
-            fit = other
-        return fit
+            last = fit_map(form, survey.frame, observations, like=last)
+            if last.log_evidence > best.log_evidence + 3.0:
+                best = last
+        return best
 
     def _is_questionable(self, fit: Fit) -> bool:
         return min(fit.score_surprise, fit.moments_surprise) < REJECTED or fit.tolerance > 0.01
 
+    def _basins(self, u: Array) -> tuple[NDArray[np.int64], Array]:
+        """Number of the minimum of ½‖ψ‖² that each point leads to, and the minima, apart by more than 3 local sds."""
+        ends, heights = self._descend(u)
+        found: list[Array] = []
+        inverses: list[Array] = []
+        owners = np.zeros(len(u), np.int64)
+        for place in np.argsort(heights):
+            near = [np.linalg.norm(inverse @ (ends[place] - one)) for one, inverse in zip(found, inverses, strict=True)]
+            if near and min(near) < 3.0:
+                owners[place] = int(np.argmin(near))
+            else:
+                owners[place] = len(found)
+                found.append(ends[place])
+                inverses.append(np.asarray(np.linalg.inv(self._local(ends[place]))))
+        return owners, np.array(found)
+
     def _starts(self, region: Region) -> Array:
-        """Starting points: those asked about where the surrogate is low; of each mode as many as its mass."""
+        """Starting points: those asked about where the surrogate is low; of each minimum as many as its mass."""
         survey = self.survey
         assert survey.fit is not None
         heights = 0.5 * np.sum(survey.fit.psi(region.points) ** 2, axis=1)
-        owner = np.zeros(len(heights), int)
-        masses = np.ones(1)
-        if len(survey.modes) > 1:
-            modes = survey.frame.to_u(np.array(survey.modes))
-            inverses = np.array([np.linalg.inv(self._local(mode)) for mode in modes])
-            apart = region.points[:, None, :] - modes
-            owner = np.argmin(np.sum(np.einsum("kij,nkj->nki", inverses, apart) ** 2, axis=2), axis=1)
-            log_masses = np.array(
-                [
-                    self.prior.log_density(mode) - 0.5 * np.sum(survey.fit.psi(place[None]) ** 2) + size
-                    for mode, place, size in zip(survey.modes, modes, -np.linalg.slogdet(inverses)[1], strict=True)
-                ]
-            )
-            masses = np.exp(log_masses - log_masses.max())
+        owners, minima = self._basins(region.points)
+        volumes = [np.linalg.slogdet(self._local(u))[1] for u in minima]
+        masses = np.array(volumes) - 0.5 * np.sum(survey.fit.psi(minima) ** 2, axis=1)
+        masses += [self.prior.log_density(theta) for theta in survey.frame.to_theta(minima)]
+        masses = np.exp(masses - masses.max())
         chances = np.zeros(len(heights))
-        for mode, mass in enumerate(masses):
-            own = owner == mode
-            if own.any():
-                share = np.exp(-(heights[own] - heights[own].min()))
-                chances[own] = mass * share / share.sum()
+        for minimum, mass in enumerate(masses):
+            own = owners == minimum
+            share = np.exp(-(heights[own] - heights[own].min()))
+            chances[own] = mass * share / share.sum()
         return region.points[self.generator.choice(len(heights), NUM_CHAINS, p=chances / chances.sum())]
 
-    def draw(self, *, temperature: float = 1.0, certain: bool = False) -> Array:
+    def _is_divided(self) -> bool:
+        """Whether there are parts between which the surrogate's chains do not go."""
+        survey = self.survey
+        assert survey.fit is not None
+        region, fit = survey.region(), survey.fit
+        starts = self._starts(region)
+        weights = np.broadcast_to(fit.weights(), (NUM_CHAINS, *fit.weights().shape))
+        draws, _ = self.walk.draw(fit, weights, starts, region, self.generator)
+        owners, minima = self._basins(np.concatenate([starts, draws[-1]]))
+        before, after = owners[:NUM_CHAINS], owners[NUM_CHAINS:]
+        shares = np.bincount(after, minlength=len(minima)) / NUM_CHAINS
+        # Of chains that forget where they began, so many would be elsewhere in the end.
+        expected = 1.0 - float(np.sum(shares**2))
+        return expected > 0.05 and float(np.mean(before != after)) < 0.1 * expected
+
+    def draw(self, *, temperature: float = 1.0, certain: bool = False, warmup: int = 2) -> Array:
         """Draw from the surrogate, in u: chains with weights of their own, or all with the most probable ones.
 
         Draws of one chain are so far apart that they are hardly correlated.
@@ -471,15 +492,16 @@ class Surveyor:
         else:
             weights = fit.weights(fit.drawn(self.generator, NUM_CHAINS))
         draws, survey.step_size = self.walk.draw(
-            fit, weights, self._starts(region), region, self.generator, temperature=temperature
+            fit, weights, self._starts(region), region, self.generator, temperature=temperature, warmup=warmup
         )
         return np.asarray(draws[:: -_thinning(draws)][::-1].reshape(-1, self.dimension))
 
     def draw_theta(self, number: int, *, certain: bool = False) -> Array:
         """Draw so many parameter vectors, with new weights every time."""
         found: list[Array] = []
+        warmup = 8 if self.dimension < 5 else 4
         while sum(map(len, found)) < number:
-            found.append(self.survey.frame.to_theta(self.draw(certain=certain)))
+            found.append(self.survey.frame.to_theta(self.draw(certain=certain, warmup=warmup)))
         return np.asarray(self.generator.permutation(np.concatenate(found))[:number])
 
     def _points(self, number: int, temperature: float) -> Array:
@@ -501,24 +523,57 @@ class Surveyor:
         if survey.fit.form.degree == 1 or survey.bound is None:
             return
         for u in self._far_roots()[:MAX_PROBES]:
-            theta, local = survey.frame.to_theta(u), survey.frame.matrix @ self._local(u)
-            price = PROBE_SHARE * self.search.total
-            score, matrix = self.questions.score_and_moments(
-                theta, Affine(theta, local), 1.5 * survey.bound, 0.7 * price, 0.3 * price
-            )
-            self.state.rounds += 1
-            expected = local.T @ self.prior.precision(theta) @ local
-            off = np.linalg.norm(matrix.value + expected - np.eye(self.dimension), 2)
-            slope = np.linalg.norm(score.value + local.T @ self.prior.gradient(theta))
-            noise = math.sqrt(2.0 * self.dimension) * matrix.noise_sd
-            allowed = 6.0 * math.sqrt(self.dimension) * math.hypot(1.0, score.noise_sd)
-            if off < 0.7 + 3.0 * noise and slope < allowed:
-                survey.modes.append(theta)
-                survey.observations.append(
-                    Observation(theta, local, score.value, score.noise_sd, matrix.value, matrix.noise_sd)
-                )
+            self._probe(survey.frame.to_theta(u))
         if len(survey.modes) > 1:
             self._refit()
+
+    def _probe(self, theta: Array) -> None:
+        """Ask at a root, and where the answer leads: another mode, if the steps become short and the moments fit."""
+        survey = self.survey
+        assert survey.bound is not None
+        local = survey.frame.matrix @ self._local(survey.frame.to_u(theta))
+        seen = []
+        for price in (0.3 * PROBE_SHARE, 0.3 * PROBE_SHARE, 0.4 * PROBE_SHARE):
+            part = price * self.search.total
+            score, matrix = self.questions.score_and_moments(
+                theta, Affine(theta, local), 2.0 * survey.bound, 0.7 * part, 0.3 * part
+            )
+            self.state.rounds += 1
+            seen.append(Observation(theta, local, score.value, score.noise_sd, matrix.value, matrix.noise_sd))
+            values, vectors = np.linalg.eigh(matrix.value + local.T @ self.prior.precision(theta) @ local)
+            noise = 3.0 * math.sqrt(2.0 * self.dimension) * matrix.noise_sd
+            if values.min() < 0.2 - noise or values.max() > 5.0 + noise:
+                return
+            axes = vectors / np.sqrt(np.maximum(values, 0.2))
+            step = axes.T @ (score.value + local.T @ self.prior.gradient(theta))
+            length, by_noise = np.linalg.norm(step), math.sqrt(self.dimension) * score.noise_sd
+            if length > 12.0 + 3.0 * by_noise:
+                return
+            local = local @ axes
+            theta = theta + local @ step
+        if length < 3.0 * math.sqrt(self.dimension) + 2.0 * by_noise:
+            survey.modes.append(theta)
+            survey.observations += seen[1:]
+
+    def _descend(self, u: Array) -> tuple[Array, Array]:
+        """Go down ½‖ψ‖² from many points, by damped Gauss–Newton steps; return where that leads, and its height."""
+        fit = self.survey.fit
+        assert fit is not None
+        damping = np.ones(len(u))
+        heights = 0.5 * np.sum(fit.psi(u) ** 2, axis=1)
+        for _ in range(60):
+            jacobians, psi = fit.jacobians(u), fit.psi(u)
+            normal = np.einsum("nai,naj->nij", jacobians, jacobians)
+            normal += (
+                damping[:, None, None] * (np.einsum("nii->n", normal)[:, None, None] + 1e-9) * np.eye(self.dimension)
+            )
+            steps = np.linalg.solve(normal, np.einsum("nai,na->ni", jacobians, psi)[..., None])[..., 0]
+            new = u - steps
+            lower = 0.5 * np.sum(fit.psi(new) ** 2, axis=1)
+            better = lower < heights
+            u, heights = np.where(better[:, None], new, u), np.where(better, lower, heights)
+            damping = np.where(better, damping / 4.0, damping * 4.0).clip(1e-9, 1e9)
+        return u, heights
 
     def _far_roots(self) -> list[Array]:
         """Minima of ½‖ψ‖² − ln prior from many starts, far from all that was asked about, the lowest first."""
@@ -527,20 +582,7 @@ class Surveyor:
         region = survey.region()
         wide = np.repeat([3.0, 10.0, 30.0, 100.0], 24)[:, None]
         u = wide * self.generator.standard_normal((len(wide), self.dimension))
-        damping = np.ones(len(u))
-        heights = 0.5 * np.sum(survey.fit.psi(u) ** 2, axis=1)
-        for _ in range(60):
-            jacobians, psi = survey.fit.jacobians(u), survey.fit.psi(u)
-            normal = np.einsum("nai,naj->nij", jacobians, jacobians)
-            normal += (
-                damping[:, None, None] * (np.einsum("nii->n", normal)[:, None, None] + 1e-9) * np.eye(self.dimension)
-            )
-            steps = np.linalg.solve(normal, np.einsum("nai,na->ni", jacobians, psi)[..., None])[..., 0]
-            new = u - steps
-            lower = 0.5 * np.sum(survey.fit.psi(new) ** 2, axis=1)
-            better = lower < heights
-            u, heights = np.where(better[:, None], new, u), np.where(better, lower, heights)
-            damping = np.where(better, damping / 4.0, damping * 4.0).clip(1e-9, 1e9)
+        u, heights = self._descend(u)
         here = self.prior.log_density(survey.frame.center)
         with np.errstate(invalid="ignore"):
             whole = heights + here - np.array([self.prior.log_density(theta) for theta in survey.frame.to_theta(u)])
@@ -584,10 +626,10 @@ class Surveyor:
                 f"The posterior asks for more than polynomials of degree {degree}: the draws may be off. Other "
                 "parameters, in which it is rounder, would help."
             )
-        if len(survey.modes) > 1:
+        if self._is_divided():
             reasons.append(
-                f"The posterior has {len(survey.modes)} parts far from each other: how much of it each holds is the "
-                "surrogate's guess. A prior that rules all but one out would help."
+                "The posterior has parts far from each other: how much of it each holds is the surrogate's guess. A "
+                "prior that rules all but one out would help."
             )
         outside = float(np.mean(survey.region().distances(survey.draws) > survey.region().radius))
         if outside > 0.02:

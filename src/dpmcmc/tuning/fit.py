@@ -31,7 +31,9 @@ Mask = NDArray[np.bool_]
 
 TOLERANCES = (0.01, 0.03, 0.1, 0.3, 1.0)
 """What β may be."""
-_WIDE = {0: 100.0, 1: 10.0}  # prior sds of the weights of low degree, where the posterior is about N(0, I)
+# Prior sds of the weights of low degree. In coordinates around the posterior ψ is about N(0, I) under it. A wider prior
+# of the constant would let it be anything in a direction that the data say nothing about, times a slope near nothing.
+_WIDE = {0: 3.0, 1: 3.0}
 _SMALLEST_SCALE, _LARGEST_SCALE = 1e-3, 30.0
 
 

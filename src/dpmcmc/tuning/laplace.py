@@ -292,8 +292,10 @@ class _Search:
     def finish(self, state: _State, converged: bool, informed: bool = False) -> Laplace:
         """Spend what is left around the centre.
 
-        If ``informed``, the bound of the scores is about known, and a short search is enough.
+        If ``informed``, the bound of the scores is about known, and a short search is enough; so it is where no columns
+        with long tails decide it.
         """
+        informed = informed or not self.style.linear_size
         rest = self.left()
         count_price, search_price = FINAL_COUNT * rest, FINAL_SEARCH * rest / (1.6 if informed else 1.0)
         check_price = FINAL_CHECK * rest if self.style.weighted else 0.0
