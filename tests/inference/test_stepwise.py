@@ -17,6 +17,7 @@ from dpmcmc.inference.stepwise import BUDGET, INTERRUPTED, STEPS, run_chain
 from dpmcmc.samplers.surrogate_hmc import Proposal, accept
 from dpmcmc.surrogate import Form, Surrogate
 from tests.inference.test_sampling import count_compilations
+from tests.inference.test_scale import as_text, in_a_process
 
 COVARIANCE = np.array([[1.0, 0.3], [0.3, 0.5]])
 MODEL = dpmcmc.models.GaussianMean(COVARIANCE, prior_scale=2.0)
@@ -278,8 +279,6 @@ def test_seeded_runs_repeat_and_say_so():
     assert np.array_equal(first.draws["mean"], again.draws["mean"])
     assert not np.array_equal(first.draws["mean"], run(num_steps=8, seed=6).draws["mean"])
     assert first.privacy.mode == "not private: seeded"
-    private = run(num_steps=8)
-    assert not np.array_equal(private.draws["mean"], run(num_steps=8).draws["mean"])
 
 
 def test_starting_points_may_be_given():
@@ -301,16 +300,34 @@ def test_a_surrogate_that_does_not_fit_is_told():
         run(sampler=sampler(2.0, shift=1.5, width=0.5), epsilon=40.0, num_steps=150, seed=1)
 
 
-def test_streamed_records_give_the_same_draws(tmp_path):
-    pytest.importorskip("pyarrow")
-    import pandas as pd
+def few_draws(data=DATA, **options):
+    settings = {"sampler": SAMPLER, "epsilon": 8.0, "delta": DELTA, "num_steps": 6, "num_warmup": 0, "seed": 3}
+    return dpmcmc.sample(MODEL, data, progress=False, **settings | options).draws["mean"]
 
-    table = pd.DataFrame(DATA, columns=["a", "b"])
-    table.to_parquet(tmp_path / "records.parquet")
-    stream = dpmcmc.data.ParquetRecords(tmp_path / "records.parquet", columns=["a", "b"])
-    options = {"sampler": SAMPLER, "epsilon": 8.0, "delta": DELTA, "num_steps": 6, "seed": 3}
-    streamed, placed = (dpmcmc.sample(MODEL, data, **options) for data in (stream, DATA))
-    assert np.array_equal(streamed.draws["mean"], placed.draws["mean"])
+
+def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from dpmcmc.curator import streaming
+
+    monkeypatch.setattr(streaming, "CHUNK_ROWS", 4096)
+    other = DATA - 0.05  # twin: other rows give other draws
+    draws = []
+    for name, records in (("same", DATA), ("other", other)):
+        path = tmp_path / f"{name}.parquet"
+        parquet.write_table(pyarrow.table({"a": records[:, 0], "b": records[:, 1]}), path, row_group_size=3000)
+        draws.append(few_draws(dpmcmc.data.ParquetRecords(path, ["a", "b"])))
+    assert np.array_equal(draws[0], few_draws())
+    assert not np.array_equal(draws[0], draws[1])
+
+
+def test_draws_do_not_depend_on_devices():
+    script = (
+        "from tests.inference.test_stepwise import *; import json; "
+        "print(json.dumps([as_text(few_draws(devices=k)) for k in (1, 2)]))"
+    )
+    texts = in_a_process(script, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    assert texts == [as_text(few_draws())] * 2
+    assert as_text(few_draws(seed=4)) not in texts
 
 
 # ------------------------------------------------------------------ endings

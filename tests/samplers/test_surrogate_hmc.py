@@ -226,8 +226,8 @@ def test_the_ceiling_is_that_of_a_perfect_surrogate():
 
 def test_settings_are_shown_without_the_numbers_of_the_surrogate():
     assert repr(SurrogateHMC(BENT, 4.0)) == (
-        "SurrogateHMC(surrogate of degree 2 in 2 dimensions, ratio_bound=4.0, noise_sd=2.0, step_size=0.5, "
-        "num_leapfrog=8, transitions=2)"
+        "SurrogateHMC(surrogate of degree 2 in 2 dimensions, ratio_bound=4.0, noise_sd=2.0, step_size=0.3, "
+        "num_leapfrog=24, transitions=2)"
     )
 
 

@@ -113,13 +113,11 @@ class Chain(NamedTuple):
 
     - ``propose(key, step, theta, numbers) -> Proposal``
     - ``accept(key, step, theta, proposal, noisy_log_ratio, noise_sd) -> theta, accepted``
-    - ``settle(key, theta, numbers) -> theta``: draws of the surrogate, for free
     - ``usable(theta, numbers)``: whether there is a density to start from
     """
 
     propose: Callable[..., Any]
     accept: Callable[..., Any]
-    settle: Callable[..., Any]
     usable: Callable[..., Any]
 
 
@@ -137,14 +135,13 @@ def prepare_chain(curator: Curator, sampler: SurrogateHMC, num_chains: int) -> C
     with exact_arithmetic():
         key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl="threefry2x32")
         step, theta = np.zeros((), np.int64), np.tile(sampler.surrogate.center, (num_chains, 1))
-        propose, accept_move, settle, usable = _programs(model, sampler)
+        propose, accept_move, usable = _programs(model, sampler)
         numbers = sampler.numbers(curator.num_records)
         proposal = jax.eval_shape(propose, key, step, theta, numbers)
         release = np.zeros(num_chains)
         arguments: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
             "propose": (propose, (key, step, theta, numbers)),
             "accept": (accept_move, (key, step, theta, proposal, release, release)),
-            "settle": (settle, (key, theta, numbers)),
             "usable": (usable, (theta, numbers)),
         }
         shapes = sampler.structure, numbers.weights.shape, num_chains
@@ -169,16 +166,12 @@ def _programs(model: Model, sampler: SurrogateHMC) -> tuple[Callable[..., Any], 
     def accept_move(key: jax.Array, step: jax.Array, theta: Any, proposal: Any, ratio: Any, noise_sd: Any) -> Any:
         return accept(_key(key, step, 1), theta, proposal, ratio, noise_sd)
 
-    def settle(key: jax.Array, theta: jax.Array, numbers: Numbers) -> jax.Array:
-        keys = jax.random.split(key, _FREE_PROPOSALS)
-        return jax.lax.scan(lambda theta, key: (draw(key, theta, numbers).position, None), theta, keys)[0]
-
     def usable(theta: jax.Array, numbers: Numbers) -> jax.Array:
         surrogate = Surrogate(form, numbers.center, numbers.matrix, numbers.weights)
         density = jax.vmap(lambda one: model.unconstrained_log_prior(one) - surrogate.potential(one))(theta)
         return jnp.all(jnp.isfinite(density))
 
-    return propose, accept_move, settle, usable
+    return propose, accept_move, usable
 
 
 def _key(key: jax.Array, step: jax.Array, part: int) -> jax.Array:
@@ -189,8 +182,10 @@ def settled(curator: Curator, sampler: SurrogateHMC, theta: Any, key: jax.Array)
     """Return draws of the surrogate that started at ``theta`` (chains × parameters). Free: nothing is asked."""
     with exact_arithmetic():
         theta = np.asarray(theta, np.float64)
-        chain = prepare_chain(curator, sampler, len(theta))
-        return placement.agree(np.asarray(chain.settle(key, theta, sampler.numbers(curator.num_records))))
+        chain, numbers = prepare_chain(curator, sampler, len(theta)), sampler.numbers(curator.num_records)
+        for step in range(_FREE_PROPOSALS):
+            theta = np.asarray(chain.propose(key, np.int64(step), theta, numbers).position)
+        return placement.agree(theta)
 
 
 def moves(curator: Curator, sampler: SurrogateHMC, theta: Any, key: jax.Array) -> tuple[Array, Array]:

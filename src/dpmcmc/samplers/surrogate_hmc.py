@@ -95,8 +95,8 @@ class SurrogateHMC:
     surrogate: Surrogate
     ratio_bound: float
     noise_sd: float = 2.0
-    step_size: float = 0.5
-    num_leapfrog: int = 8
+    step_size: float = 0.3
+    num_leapfrog: int = 24
     transitions: int = 2
     name: ClassVar[str] = "Surrogate-HMC"
     private: ClassVar[bool] = True

@@ -56,6 +56,14 @@ COUNT_SHARE = 0.01
 """Part of what is left for counts of clipped records."""
 
 
+def lowest_price(questions: Questions) -> float:
+    """Return the price of a batch of which each score has noise of about 3 posterior sds: less is of little use.
+
+    With a bound of 2√(d/n), noise of sd 2·bound·τ and μ = 1/(2τ²) for each of the points.
+    """
+    return BATCH / (2.0 * SURVEY_PARTS[1]) * (4.0 * questions.unit / 3.0) ** 2
+
+
 def largest_form(dimension: int) -> Form:
     """Return the most that is ever fitted."""
     return Form(dimension, min(dimension, 5), {1: 6, 2: 5, 3: 4}.get(dimension, 3))
@@ -165,7 +173,7 @@ def find_posterior(
     """
     search = _Search(questions, prior, left, norm_bound, report)
     state = search.scales(prior.center if start is None else start)
-    if questions.style.linear_size or questions.dimension > MAX_DIMENSION:
+    if questions.style.linear_size or questions.dimension > MAX_DIMENSION or lowest_price(questions) > 0.04 * left():
         converged = search.locate(state)
         reserve = CHECK_SHARE * search.total
         search.left = lambda: left() - reserve
@@ -247,8 +255,9 @@ class Surveyor:
         """Survey the posterior; return whether the surrogate has settled."""
         total, survey = self.search.total, self.survey
         whole = float(np.clip(0.06 / math.sqrt(total), *SURVEY_LIMITS)) * total
-        whole = min(whole, 0.5 * self.left())
-        price, settled = 0.06 * whole, False
+        lowest = lowest_price(self.questions)
+        whole = min(max(whole, 4.0 * lowest), 0.5 * self.left())
+        price, settled = max(0.06 * whole, lowest), False
         for batch in range(MAX_BATCHES):
             if batch == 0:
                 half = FIRST_RADIUS * self.generator.standard_normal((BATCH // 2, self.dimension))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cho_solve, solve_triangular
 from scipy.stats import chi2
 
 from dpmcmc.surrogate import Form, Surrogate
@@ -317,8 +317,7 @@ class _Problem:
             found, hessian, slope = self._normal(vector, tolerance, precision)
             gained = 0.0
             while damping < 1e12:
-                damped = cho_factor(hessian + damping * np.diag(np.diag(hessian)), lower=True)
-                step = -cho_solve(damped, slope)
+                step = -cho_solve((_factor(hessian + damping * np.diag(np.diag(hessian))), True), slope)
                 new = cost(vector + step)
                 if new <= value:
                     vector, gained, value = vector + step, value - new, new
@@ -328,7 +327,7 @@ class _Problem:
             if gained < 1e-2:
                 break
         found, hessian, _ = self._normal(vector, tolerance, precision)
-        factor = np.asarray(np.linalg.cholesky(hessian), np.float64)
+        factor = _factor(hessian)
         return Fit(
             self.form,
             self.frame,
@@ -363,3 +362,15 @@ class _Problem:
         whole = np.zeros(self.free.shape)
         whole[self.free] = vector
         return whole
+
+
+def _factor(matrix: Array) -> Array:
+    """Lower Cholesky factor; a matrix that rounding has made indefinite gets a little on its diagonal."""
+    added = 0.0
+    while True:
+        try:
+            return np.asarray(np.linalg.cholesky(matrix + added * np.diag(np.diag(matrix))), np.float64)
+        except np.linalg.LinAlgError:
+            added = max(10.0 * added, 1e-12)
+            if added > 1.0:
+                raise

@@ -51,8 +51,6 @@ LOCATION_STOP = 0.5
 """Location rounds end, converged or not, when so much of the budget is left."""
 FINAL_SHARES = (0.2, 0.3, 0.5)
 FINAL_CURVATURE = 0.08
-FINAL_CURVATURE_SHARES = (0.5, 0.3, 0.2)
-"""Parts of the final rounds in score sums, and in curvatures, which are averaged: the first round needs one as well."""
 FINAL_SEARCH = 0.08
 FINAL_COUNT = 0.01
 FINAL_CHECK = 0.04
@@ -65,14 +63,18 @@ PARTIAL, WIDEST_PARTIAL, FARTHEST_PARTIAL = 0.2, 0.8, 20.0
 move by no more than so many of these in a round; see `_moved`."""
 CURVATURE_CLIPPED = (0.01, 0.005)
 """Share of the records whose curvature is clipped: in location rounds, in the final ones."""
-VAGUE = 3.0
-"""What is believed of the centre at first is so many times as wide as the prior. (The prior itself is in the score and
-the curvature already: the centre is that of the posterior. Believed a second time, it would draw the centre of
-directions that the data hardly know towards itself, by more than the noise of the score.)"""
 _CERTAIN = 6.0  # noise sds: of a thousand million empty bins, one is taken for a full one
 # A χ² statistic counts as too large if chance alone makes it so large with this probability.
 _BY_CHANCE = 1e-5
 _MOSTLY_NOISE = 2.0
+
+
+def _solved(matrix: Array, right: Array) -> Array:
+    """Return matrix⁻¹·right; by the pseudo-inverse if rounding has made the matrix singular (of absurd records)."""
+    try:
+        return np.asarray(np.linalg.solve(matrix, right))
+    except np.linalg.LinAlgError:
+        return np.asarray(np.linalg.lstsq(matrix, right, rcond=None)[0])
 
 
 class Belief(NamedTuple):
@@ -84,11 +86,11 @@ class Belief(NamedTuple):
     def surprise(self, observed: Array, covariance: Array) -> float:
         """χ² of an observation of the centre, with its covariance: expected is d, if belief and noise are right."""
         apart = observed - self.mean
-        return float(apart @ np.linalg.solve(self.covariance + covariance, apart))
+        return float(apart @ _solved(self.covariance + covariance, apart))
 
     def updated(self, observed: Array, covariance: Array) -> Belief:
         """Kalman filter: what is believed after one more noisy observation of the centre."""
-        gain = np.linalg.solve(self.covariance + covariance, self.covariance).T
+        gain = _solved(self.covariance + covariance, self.covariance).T
         left = np.eye(len(observed)) - gain
         # Joseph's form stays symmetric and positive.
         after = left @ self.covariance @ left.T + gain @ covariance @ gain.T
@@ -253,7 +255,7 @@ class _Search:
     def locate(self, state: _State, thorough: bool = True) -> bool:
         """Go to where the posterior is, making coordinates rounder on the way; return whether it was found.
 
-        If not ``thorough``, it is enough to be near: the first step within the noise is the last.
+        If not ``thorough``, it is enough to be near: the first step within the noise is the last, if that is low.
         """
         near = float(np.clip((LOCATION_NOISE * self.relative_noise) ** 2, *LOCATION_LIMITS))
         price, short_steps = near / FAR_DISCOUNT, 0
@@ -268,21 +270,20 @@ class _Search:
             whitened = self._whiten(state, matrix)
             step = self._step(state, score, whitened)
             length, noise = self._lengths(score, whitened, step)
-            is_long = length > self._usual(noise)
-            observed, round_matrix = self._moved(state, whitened, step, cap=is_long)
+            observed, round_matrix = self._moved(state, whitened, step)
             self.report()
-            if is_long:
+            if length > self._usual(noise):
                 state.theta, state.matrix, state.belief, short_steps = observed, round_matrix, None, 0
                 state.bounds.clear()  # another place, other coordinates
                 price = near / FAR_DISCOUNT if length > 10.0 * noise + 20.0 else max(price, near)
                 continue
-            self._observe(state, observed, score, matrix, whitened, length, whitened.floored)
+            self._observe(state, observed, score, matrix, whitened, length)
             state.matrix = round_matrix
             short_steps += 1
             is_round = not whitened.floored.any() and whitened.values.max() < 4.0 and whitened.values.min() > 0.25
             if price >= LOCATION_LIMITS[1] and (is_round or short_steps >= 4):
                 return True
-            if not thorough and price >= near:
+            if not thorough and price >= near and noise < 1.5 * math.sqrt(self.dimension):
                 return True
             # What looks like noise at a low price may be a step at a higher one.
             price = min(LOCATION_GROWTH * max(price, near), LOCATION_LIMITS[1])
@@ -300,18 +301,18 @@ class _Search:
         for_scores = (1.0 - FINAL_CURVATURE) * rest
         bound = self._score_bound(state, search_price, for_scores, tight=informed)
         surprises = []
-        for share, curvature_share in zip(FINAL_SHARES, FINAL_CURVATURE_SHARES, strict=True):
+        for share in FINAL_SHARES:
             state.rounds += 1
-            matrix = self._curvature(state, bound, FINAL_CURVATURE * curvature_share * rest, on_the_way=False)
+            matrix = self._curvature(state, bound, FINAL_CURVATURE * share * rest, on_the_way=False)
             matrix = self._combined(state, matrix)
             score = self.questions.score(
                 state.theta, self._coordinates(state), bound, for_scores * share, weighted=self.style.weighted
             )
             whitened = self._whiten(state, matrix)
-            step = self._step(state, score, whitened, whole=True)
+            step = self._step(state, score, whitened)
             length, _ = self._lengths(score, whitened, step)
             posterior = self._inverse(state, whitened)
-            observed, round_matrix = self._moved(state, whitened, step, cap=False)
+            observed, round_matrix = self._moved(state, whitened, step)
             surprises.append(self._observe(state, observed, score, matrix, whitened, length))
             state.matrix = round_matrix
             self.report()
@@ -376,16 +377,10 @@ class _Search:
         sizes = np.abs(values)
         return Whitened(vectors, np.maximum(sizes, floor), values < floor, floor)
 
-    def _step(self, state: _State, score: Score, whitened: Whitened, *, whole: bool = False) -> Array:
-        """Return a Newton step, by eigenvectors; half of it, and not too far, where the curvature is not known.
-
-        A ``whole`` step is not cut: in the end coordinates are round, and what is below the floor there is so by chance
-        (or flagged).
-        """
+    def _step(self, state: _State, score: Score, whitened: Whitened) -> Array:
+        """Return a Newton step, by eigenvectors; half of it, and not too far, where the curvature is not known."""
         slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
         step = (whitened.vectors.T @ slope) / whitened.values
-        if whole:
-            return np.asarray(step)
         limit = 3.0 / np.sqrt(whitened.values)
         return np.where(whitened.floored, np.clip(0.5 * step, -limit, limit), step)
 
@@ -403,7 +398,7 @@ class _Search:
         """Return a length that steps made by noise alone rarely exceed: it is within 1/√(2d) of its own, and 2 more."""
         return noise * (1.0 + 3.0 / math.sqrt(2.0 * self.dimension)) + 2.0
 
-    def _moved(self, state: _State, whitened: Whitened, step: Array, *, cap: bool) -> tuple[Array, Array]:
+    def _moved(self, state: _State, whitened: Whitened, step: Array) -> tuple[Array, Array]:
         """Return where a step leads, and coordinates in which the curvature is the identity.
 
         But for columns that few records have a part in: these few would be far out in such coordinates, and clipped, so
@@ -412,10 +407,9 @@ class _Search:
         """
         farthest = FARTHEST * self.prior.sd
         move = np.clip(np.nan_to_num(state.matrix @ (whitened.vectors @ step)), -farthest, farthest)
-        if cap and not self.style.information:
+        if not self.style.information:
             # The information is a trust region by itself. Any other likelihood may not be concave, and whole steps
             # would overshoot: nothing moves by more than a prior sd, or twice that in every further round of the kind.
-            # (A step within the noise is not moved by, but observed: cut, it would draw the belief to where it is.)
             allowed = 2.0**state.capped / float(np.max(np.abs(move) / self.prior.sd, initial=1e-300))
             state.capped = state.capped + 1 if allowed < 1.0 else 0
             move = move * min(1.0, allowed)
@@ -435,34 +429,23 @@ class _Search:
         return state.theta + move, matrix @ (vectors / np.sqrt(values))
 
     def _observe(
-        self,
-        state: _State,
-        observed: Array,
-        score: Score,
-        matrix: Matrix,
-        whitened: Whitened,
-        length: float,
-        hidden: NDArray[np.bool_] | bool = False,
+        self, state: _State, observed: Array, score: Score, matrix: Matrix, whitened: Whitened, length: float
     ) -> float:
         """Take a step's end as a noisy observation of the centre: noise of score and curvature, and curving.
 
-        Of ``hidden`` directions (eigenvectors) the curvature is not known, and so neither is how far a step should go.
         Return the χ² of the observation before it was believed.
         """
         size = len(observed)
         bend = 1.5 * self.questions.unit * length**2
         variances = score.noise_sd**2 / whitened.values + (matrix.noise_sd * length) ** 2 / whitened.values**2 / size
         roots = state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
-        # Where the curvature is hidden, a step says no more of how far the centre is than is believed at first.
-        sd = VAGUE * self.prior.sd
-        at_first = 1.0 / np.maximum(np.sum((roots / sd[:, None]) ** 2, axis=0), 1e-300)
-        variances = np.where(hidden, np.maximum(variances, at_first), variances)
         by_noise = (roots * variances) @ roots.T
         covariance = by_noise + bend**2 / size * roots @ roots.T
         surprise = math.inf if state.belief is None else state.belief.surprise(observed, by_noise)
         if state.belief is None or surprise > self._surprising():
-            # What was believed was wrong: begin again.
-            is_far = bool(np.any(np.abs(observed - self.prior.center) > 2.0 * sd))
+            # What was believed was wrong: begin again with the prior.
+            sd = self.prior.sd
+            is_far = bool(np.any(np.abs(observed - self.prior.center) > 6.0 * sd))
             state.belief = Belief(observed if is_far else self.prior.center, np.diag(sd**2))
         updated = state.belief.updated(observed, covariance)
         if np.all(np.isfinite(updated.mean)) and np.all(np.isfinite(updated.covariance)):
@@ -533,7 +516,7 @@ class _Search:
         covariance = known + (score.noise_sd**2 + (0.25 * wanted * bound) ** 2 / self.dimension) * np.eye(
             self.dimension
         )
-        statistic = float(slope @ np.linalg.solve(covariance, slope))
+        statistic = float(slope @ _solved(covariance, slope))
         if statistic > self._surprising():
             state.reasons.append(
                 "Records with extreme features do not follow the model: weighted and clipped scores disagree "
