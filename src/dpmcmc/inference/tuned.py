@@ -61,7 +61,7 @@ Method = Literal["DP-Laplace", "auto"]
 _COMPARED_DRAWS = 4000
 # Of what is left for a chain, this goes to the search for the bound of its log-ratios; so many moves are looked at.
 _BOUND_SHARE, _BOUND_MOVES = 0.03, 6
-_CHAIN_WARMUP = 0.25
+_CHAIN_WARMUP, _CHAIN_NOISE_SD, _FEWEST_STEPS = 0.25, 2.0, 100
 # Long ones: what a move costs grows no more once it goes all around the narrow directions, its use in wide ones does.
 _CHAIN_LEAPFROG = 32
 # Draws in which privacy noise is more than so many posterior sds say little.
@@ -239,7 +239,13 @@ def _search(run: _Run, progress: bool) -> tuple[RecordCheck | None, Found, Chain
             seeds = np.asarray(jax.random.key_data(run.keys[0]))
             generator = np.random.default_rng(seeds.astype(np.uint64).tolist())
             found = find_posterior(questions, run.prior, left, run.walk, generator, exact=run.exact, **common)
-            chain = None if found.method != "chain" else _run_chain(run, found, after_round)
+            if found.method != "chain":
+                return record_check, found, None
+            chain = _run_chain(run, found, after_round)
+            if chain is None:
+                assert found.surveyor is not None
+                found.surveyor.refine()
+                found = found.surveyor.judged(found.converged, "surrogate")
             return record_check, found, chain
     except KeyboardInterrupt:
         stopped = "it was interrupted"
@@ -252,8 +258,11 @@ def _search(run: _Run, progress: bool) -> tuple[RecordCheck | None, Found, Chain
     raise RunError(f"the run ended before there were any draws, because {stopped}; {spent}")
 
 
-def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> ChainOutcome:
-    """Run a chain on the surrogate with what is left: first the bound of its log-ratios."""
+def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> ChainOutcome | None:
+    """Run a chain on the surrogate with what is left: first the bound of its log-ratios.
+
+    None if the budget would buy too few steps to be worth anything (and nobody insists).
+    """
     assert found.surveyor is not None
     curator, surveyor = run.curator, found.surveyor
     sampler = _chain_sampler(surveyor, 1.0)
@@ -271,6 +280,12 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> ChainOutc
     bound = ratio_bound(
         ask_count, sampler.surrogate, theta, proposals, curator.num_records, _BOUND_SHARE * run.budget.left
     )
+    fit, frame = surveyor.survey.fit, surveyor.survey.frame
+    assert fit is not None
+    apart = np.sum((fit.psi(frame.to_u(proposals)) - fit.psi(frame.to_u(theta))) ** 2, axis=1)
+    price = 2.0 * bound.value**2 * float(np.mean(apart)) / curator.num_records / _CHAIN_NOISE_SD**2
+    if not run.exact and not run.budget.left > _FEWEST_STEPS * run.num_chains * price:
+        return None
     sampler = _chain_sampler(surveyor, bound.value)
     start = surveyor.draw_theta(run.num_chains, certain=True)
     outcome = run_chain(curator, sampler, start, key=run_key, report=lambda *_: report())
@@ -289,7 +304,9 @@ def _chain_sampler(surveyor: Surveyor, bound: float) -> SurrogateHMC:
     padded = np.zeros((form.dimension, len(form.powers)))
     padded[:, : weights.shape[1]] = weights
     surrogate = Surrogate(form, survey.frame.center, survey.frame.matrix, padded)
-    return SurrogateHMC(surrogate, bound, step_size=survey.step_size, num_leapfrog=_CHAIN_LEAPFROG)
+    return SurrogateHMC(
+        surrogate, bound, noise_sd=_CHAIN_NOISE_SD, step_size=survey.step_size, num_leapfrog=_CHAIN_LEAPFROG
+    )
 
 
 def _percent(report: Callable[[int, Any, Any], None], budget: Budget) -> Callable[[], None]:
@@ -393,7 +410,7 @@ def _more_reasons(
 ) -> list[str]:
     """Return what only the draws show."""
     if chain is not None:
-        ceiling = SurrogateHMC.ceiling_at(2.0)
+        ceiling = SurrogateHMC.ceiling_at(_CHAIN_NOISE_SD)
         if chain.sds_below(ceiling) > 3.0:
             return [
                 f"The chain accepted {100.0 * chain.acceptance:.0f} % of its moves, well below the "

@@ -31,7 +31,7 @@ from dpmcmc.tuning.walk import NUM_CHAINS, Region, Walk, frame_of
 
 Array = NDArray[np.float64]
 
-SURVEY_LIMITS = (0.04, 0.15)
+SURVEY_LIMITS = (0.04, 0.10)
 SURVEY_PARTS = (0.10, 0.75, 0.15)
 """Parts of a batch of the survey: clip searches, scores, second moments."""
 BATCH, LATE_BATCH = 12, 24
@@ -66,7 +66,7 @@ def lowest_price(questions: Questions) -> float:
 
 def largest_form(dimension: int) -> Form:
     """Return the most that is ever fitted."""
-    return Form(dimension, min(dimension, 5), {1: 6, 2: 5, 3: 4}.get(dimension, 3))
+    return Form(dimension, min(dimension, 5), {1: 6, 2: 5, 3: 4}.get(dimension, 3 if dimension <= 6 else 2))
 
 
 @dataclass
@@ -408,10 +408,31 @@ class Surveyor:
         survey = self.survey
         if survey.draws is not None:
             survey.frame, _ = frame_of(survey.frame, survey.draws)
+        self._rotate()
         survey.fit = self._best_fit()
         survey.draws = self.draw()
         _, survey.shift = frame_of(survey.frame, survey.draws)
         survey.far = float(np.mean(survey.region().distances(survey.draws) > math.sqrt(self.dimension) + 1.0))
+
+    def _rotate(self) -> None:
+        """Where only some coordinates may bend, let those be first along which the moments change most.
+
+        By a linear regression of the moments, in u, on the points.
+        """
+        survey, active = self.survey, largest_form(self.dimension).active
+        if active == self.dimension or len(survey.observations) < 3 * self.dimension:
+            return
+        region = survey.region()
+        moments = np.array(
+            [
+                inverse.T @ seen.moments @ inverse
+                for seen, inverse in zip(survey.observations, region.inverses, strict=True)
+            ]
+        )
+        design = np.column_stack([np.ones(len(moments)), region.points])
+        slopes = np.linalg.lstsq(design, moments.reshape(len(moments), -1), rcond=None)[0][1:]
+        _, vectors = np.linalg.eigh(slopes @ slopes.T)
+        survey.frame = survey.frame.moved(np.zeros(self.dimension), vectors[:, ::-1])
 
     def _best_fit(self) -> Fit:
         """Begin with a Gaussian, and raise the degree while the fit is improbable and the evidence is for it."""
@@ -621,7 +642,8 @@ class Surveyor:
                 f"{min(*late, survey.fit.score_surprise):.0e}): the draws may be off. Run with exact=True, a larger ε, "
                 "or in other parameters."
             )
-        if degree > 3 and degree == largest_form(self.dimension).degree:
+        at_most = degree > 1 and degree == largest_form(self.dimension).degree
+        if at_most and min(*late, survey.fit.score_surprise) < REJECTED:
             reasons.append(
                 f"The posterior asks for more than polynomials of degree {degree}: the draws may be off. Other "
                 "parameters, in which it is rounder, would help."
