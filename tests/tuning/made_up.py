@@ -1,9 +1,18 @@
-"""A stand-in for the curator: an exactly Gaussian likelihood, given by its matrix, with noise of known size."""
+"""Stand-ins for the curator: an exactly Gaussian likelihood, or ½‖ψ‖² of any map, with noise of known size."""
 
 import numpy as np
 
-from dpmcmc.queries import ClipCount, CoordinateHistogram, Curvature, Gradient, Release
+from dpmcmc.queries import (
+    ClipCount,
+    CoordinateHistogram,
+    Curvature,
+    FisherInformation,
+    Gradient,
+    Release,
+    ScoreMoments,
+)
 from dpmcmc.queries.histogram import Histograms
+from dpmcmc.queries.moments import Moments
 from dpmcmc.tuning import Prior, Style
 
 TRACED = Style(weighted=False, information=False, information_at_last=False)
@@ -11,7 +20,13 @@ TRACED = Style(weighted=False, information=False, information_at_last=False)
 
 def gaussian_prior(center, sd):
     center, sd = np.asarray(center, float), np.asarray(sd, float)
-    return Prior(center, sd, lambda theta: (center - theta) / sd**2, lambda theta: np.diag(sd**-2.0))
+    return Prior(
+        center,
+        sd,
+        lambda theta: (center - theta) / sd**2,
+        lambda theta: np.diag(sd**-2.0),
+        lambda theta: float(-0.5 * np.sum(((theta - center) / sd) ** 2)),
+    )
 
 
 class GaussianRecords:
@@ -46,14 +61,26 @@ class GaussianRecords:
         value = np.asarray(value, float)
         return value + sd * self.generator.normal(size=value.shape)
 
+    def noisy_matrix(self, value, sd):
+        """With noise of this sd on the diagonal, and divided by √2 off it."""
+        noise = np.triu(self.noisy(np.zeros_like(value), sd * np.where(np.eye(len(value)), 1.0, 0.5**0.5)))
+        return value + noise + np.triu(noise, 1).T
+
+    def curvature_and_score(self, theta):
+        return self.matrix, self.matrix @ (self.mode - theta)
+
+    def height(self, theta):
+        """Minus the log-likelihood, above its lowest."""
+        return 0.5 * (self.mode - theta) @ self.matrix @ (self.mode - theta)
+
     def __call__(self, query, theta, coordinates):
         self.spent += query.mu
         assert self.spent <= self.total
         self.asked.append(query)
-        seen = coordinates.matrix.T @ self.matrix @ coordinates.matrix
-        apart = self.mode - theta
+        matrix, score = self.curvature_and_score(theta)
+        seen, score = coordinates.matrix.T @ matrix @ coordinates.matrix, coordinates.matrix.T @ score
         # Residuals grow with the distance, as those of a linear regression do.
-        growth = 1.0 + apart @ self.matrix @ apart / self.num_records
+        growth = 1.0 + 2.0 * self.height(theta) / self.num_records
         match query:
             case CoordinateHistogram():
                 sd, edges = query.sensitivity(len(theta)) * query.noise_multiplier, np.array(query.edges)
@@ -71,9 +98,36 @@ class GaussianRecords:
                 return Release(self.noisy(above, query.noise_sd), query.noise_sd, query.mu)
             case Gradient():
                 sd = query.sensitivity * query.noise_multiplier
-                return Release(self.noisy(coordinates.matrix.T @ self.matrix @ apart, sd), sd, query.mu)
-            case Curvature():
-                sd = query.sensitivity * query.noise_multiplier * np.where(np.eye(len(theta)), 1.0, 0.5**0.5)
-                noise = np.triu(self.noisy(np.zeros_like(seen), sd))
-                return Release(seen + noise + np.triu(noise, 1).T, sd, query.mu)
+                return Release(self.noisy(score, sd), sd, query.mu)
+            case ScoreMoments():
+                of_sum, of_matrix = query.sensitivity
+                sd, matrix_sd = of_sum * query.noise_multiplier, of_matrix * query.matrix_noise_multiplier
+                value = Moments(self.noisy(score, sd), self.noisy_matrix(growth * seen, matrix_sd))
+                return Release(value, Moments(sd, matrix_sd), query.mu)
+            case Curvature() | FisherInformation():
+                sd = query.sensitivity * query.noise_multiplier
+                return Release(self.noisy_matrix(seen, sd), sd, query.mu)
         raise AssertionError(f"{query.kind} is not asked of such a model")
+
+
+class BentRecords(GaussianRecords):
+    """n records of which minus the log-likelihood is ½‖ψ(θ)‖², and whose scores' second moments are JᵀJ.
+
+    Parameters
+    ----------
+    psi, jacobian
+        ψ and its derivative J, functions of θ.
+    num_records, total, generator
+        As above.
+    """
+
+    def __init__(self, psi, jacobian, num_records, total, generator):
+        super().__init__(None, None, num_records, total, generator)
+        self.psi, self.jacobian = psi, jacobian
+
+    def curvature_and_score(self, theta):
+        slope = self.jacobian(theta)
+        return slope.T @ slope, -slope.T @ self.psi(theta)
+
+    def height(self, theta):
+        return 0.5 * np.sum(self.psi(theta) ** 2)
