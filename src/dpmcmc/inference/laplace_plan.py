@@ -1,4 +1,4 @@
-"""What DP-Laplace and "auto" can do with a budget, worked out with no data: how wide intervals become, or that it cannot.
+"""What a budget buys DP-Laplace and "auto", worked out with no data: how wide intervals become, or that it cannot work.
 
 They have no steps to count: all of the budget goes into a few sums, and draws cost nothing. What a budget buys is
 precision, and that follows from the number of records, the number of parameters, ε and δ alone.
