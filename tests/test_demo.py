@@ -13,11 +13,13 @@ from dpmcmc import cli, demo, output
 from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import PRIVATE_MODE, SEEDED_MODE
+from dpmcmc.results import Quality
 from dpmcmc.results.report import COLOURS
+from studies.discrepancy import maximum_mean_discrepancy
 from tests.results.pages import Page
 
 MU = 1234 / (2 * 17.25**2) + 40 / (2 * 35.0**2)
-FILES = {"posterior.nc", "posterior.png", "index.html"}
+FILES = {"posterior.nc", "dp-hmc.nc", "posterior.png", "index.html"}
 
 
 @pytest.fixture
@@ -27,11 +29,11 @@ def sample_stub(monkeypatch):
 
     def sample(model, data, **arguments):
         calls.append({"model": model, "data": data, **arguments})
-        draws = np.random.default_rng(1).normal([0.0, 3.0], [0.1, 0.3], (arguments["num_chains"], 10, 2))
-        seeded = arguments["seed"] is not None
+        draws = np.random.default_rng(1).normal([0.0, 3.0], [0.1, 0.3], (arguments.get("num_chains", 4), 10, 2))
+        seeded, is_auto = arguments.get("seed") is not None, "sampler" not in arguments
         return dpmcmc.Posterior(
             draws={"theta": draws},
-            sample_stats={"acceptance_rate": np.full(draws.shape[:2], 0.5)},
+            sample_stats={} if is_auto else {"acceptance_rate": np.full(draws.shape[:2], 0.5)},
             privacy=PrivacyStatement(
                 private=not seeded,
                 mode=SEEDED_MODE if seeded else PRIVATE_MODE,
@@ -45,8 +47,17 @@ def sample_stub(monkeypatch):
                 noise_multipliers={"gradient": 17.25, "log_ratio": 35.0},
                 accountant="Gaussian <composition> & filter",
             ),
-            sampler="DP-HMC",
+            sampler="auto" if is_auto else "DP-HMC",
             model="Banana",
+            quality=Quality(
+                method="auto: a curved surrogate",
+                converged=True,
+                rounds=9,
+                noise_share={"theta": np.array([0.1, 0.2])},
+                independent_draws=True,
+            )
+            if is_auto
+            else None,
         )
 
     monkeypatch.setattr(dpmcmc, "sample", sample)
@@ -83,21 +94,25 @@ def test_start_scale_is_the_mean_posterior_sd_at_the_true_parameter():
 
 def test_run_hands_over_the_settings(sample_stub):
     outcome = demo.run(small(seed=7), progress=False)
-    (call,) = sample_stub
-    assert call["data"].shape == (2000, 2)
-    assert (call["epsilon"], call["delta"], call["seed"], call["progress"]) == (15.0, 0.1 / 2000, 7, False)
-    assert call["init"].shape == (4, 2)
-    assert call["sampler"] == dpmcmc.DPHMC(**small().sampler_arguments)
+    auto, paper = sample_stub
+    for call in (auto, paper):
+        assert call["data"].shape == (2000, 2)
+        assert (call["epsilon"], call["delta"], call["seed"], call["progress"]) == (15.0, 0.1 / 2000, 7, False)
+    assert "sampler" not in auto  # the default, which is told nothing
+    assert "init" not in auto
+    assert np.array_equal(auto["data"], paper["data"])
+    assert paper["init"].shape == (4, 2)
+    assert paper["sampler"] == dpmcmc.DPHMC(**small().sampler_arguments)
     assert outcome.exact_not_private.draws.shape[1] == 2
 
 
 def test_data_are_new_in_every_run_but_for_a_seed(sample_stub):
     for settings in (small(), small(), small(seed=7), small(seed=7)):
         demo.run(settings, progress=False)
-    first, second, seeded, again = (call["data"] for call in sample_stub)
+    first, second, seeded, again = (call["data"] for call in sample_stub[1::2])
     assert not np.array_equal(first, second)
     assert np.array_equal(seeded, again)
-    assert np.array_equal(sample_stub[2]["init"], sample_stub[3]["init"])
+    assert np.array_equal(sample_stub[5]["init"], sample_stub[7]["init"])
 
 
 def test_exact_regions_and_marginals(sample_stub):
@@ -122,19 +137,28 @@ def test_exact_regions_and_marginals(sample_stub):
 
 def test_command_writes_the_files_and_says_what_was_spent(sample_stub, tmp_path):
     folder = tmp_path / "a" / "b"
-    result = CliRunner().invoke(cli.app, ["demo", "--num-records", "2000", "--out", str(folder)])
+    result = CliRunner().invoke(
+        cli.app, ["demo", "banana", "--num-records", "2000", "--epsilon", "15", "--out", str(folder)]
+    )
     assert result.exit_code == 0, result.output
     assert {path.name for path in folder.iterdir()} == FILES
     assert (folder / "posterior.png").read_bytes().startswith(b"\x89PNG")
     loaded = dpmcmc.Posterior.load(folder / "posterior.nc")
     assert loaded.privacy.private
-    for words in ("synthetic", "ε = 15", "1,234 noisy sums", "exact mean", "theta[1]", "not taken", "index.html"):
+    assert (loaded.sampler, dpmcmc.Posterior.load(folder / "dp-hmc.nc").sampler) == ("auto", "DP-HMC")
+    for words in (
+        "ε = 15: a comparison, and not one release",
+        "both together would be of ε = 30",
+        "a curved surrogate",
+    ):
+        assert words in " ".join(result.stdout.split())
+    for words in ("synthetic", "MMD", "1,234 noisy sums", "exact mean", "theta[1]", "not taken", "index.html"):
         assert words in " ".join(result.stdout.split())
     assert "NOT PRIVATE" not in result.stdout
 
 
 def test_a_seeded_run_says_so_everywhere(sample_stub, tmp_path):
-    arguments = ["demo", "--num-records", "2000", "--seed", "3", "--out", str(tmp_path)]
+    arguments = ["demo", "--num-records", "2000", "--epsilon", "15", "--seed", "3", "--out", str(tmp_path)]
     result = CliRunner().invoke(cli.app, arguments)
     assert "NOT PRIVATE" in result.stdout
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -147,11 +171,24 @@ def test_a_seeded_run_says_so_everywhere(sample_stub, tmp_path):
 
 
 def test_json_report(sample_stub, tmp_path):
-    result = CliRunner().invoke(cli.app, ["demo", "--num-records", "2000", "--json", "--out", str(tmp_path)])
+    result = CliRunner().invoke(
+        cli.app, ["demo", "--num-records", "2000", "--epsilon", "15", "--json", "--out", str(tmp_path)]
+    )
     report = json.loads(result.stdout)
-    assert report["queries"] == {"gradient": 1234, "log_ratio": 40}
     assert {path.rsplit("/")[-1] for path in report["files"]} == FILES
-    assert set(report["summary"]) == {"theta[0]", "theta[1]"}
+    assert "not one release" in report["note"]
+    for name in ("auto", "dp_hmc"):
+        assert report[name]["queries"] == {"gradient": 1234, "log_ratio": 40}
+        assert set(report[name]["summary"]) == {"theta[0]", "theta[1]"}
+        assert report["exact_mmd"] < report[name]["mmd"] < 2.0
+    assert report["auto"]["method"] == "auto: a curved surrogate"
+
+
+def test_the_discrepancy_is_that_of_the_studies():
+    generator = np.random.default_rng(0)
+    first, second = generator.normal(size=(200, 2)), 0.5 + generator.normal(size=(300, 2))
+    width = np.median(np.linalg.norm(first[:, None] - second, axis=2))
+    assert demo.discrepancy(first, second) == pytest.approx(maximum_mean_discrepancy(first, second, width), rel=1e-9)
 
 
 def test_page_is_sound_and_self_contained(sample_stub):
@@ -170,6 +207,9 @@ def test_page_is_sound_and_self_contained(sample_stub):
         f"μ = {MU:.6g}",
         "Acceptance",
         "dpmcmc.DPHMC(",
+        "a comparison, and not one release",
+        "auto: a curved surrogate",
+        "MMD to the exact posterior",
     ):
         assert words in shown
     assert "prefers-color-scheme: dark" in text
@@ -181,12 +221,16 @@ def test_the_code_of_the_page_makes_the_same_call(sample_stub, monkeypatch, tmp_
     monkeypatch.chdir(tmp_path)
     demo.run(small(seed=5), progress=False)
     exec(demo.code_lines(small(seed=5)), {})
-    ours, theirs = sample_stub
+    auto, ours, auto_again, theirs = sample_stub
     for name in ("epsilon", "delta", "num_chains", "seed", "sampler"):
         assert ours[name] == theirs[name]
     for name in ("data", "init"):
         assert np.array_equal(ours[name], theirs[name])
+    for name in ("epsilon", "delta", "seed"):
+        assert auto[name] == auto_again[name]
+    assert np.array_equal(auto["data"], auto_again["data"])
     assert (tmp_path / "posterior.nc").exists()
+    assert (tmp_path / "dp-hmc.nc").exists()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -220,7 +264,9 @@ def test_a_real_run_from_end_to_end(tmp_path):
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["private"] is True
-    assert report["queries"]["gradient"] == 25 * report["queries"]["log_ratio"]
+    assert report["auto"]["epsilon"] == report["dp_hmc"]["epsilon"] == 8.0
+    assert report["auto"]["method"].startswith("auto: ")
+    assert report["dp_hmc"]["queries"]["gradient"] == 25 * report["dp_hmc"]["queries"]["log_ratio"]
     assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
@@ -231,15 +277,15 @@ def test_mixing_note_compares_with_the_exact_posterior(sample_stub):
 
 def test_warnings_are_shown_on_the_page_in_the_terminal_and_in_json(sample_stub, tmp_path):
     """The stub's 4 × 10 draws are too few."""
-    posterior = demo.run(small(), progress=False).posterior
+    posterior = demo.run(small(), progress=False).paper.posterior
     assert any("independent ones" in text for text in posterior.warnings)
-    arguments = ["demo", "--num-records", "2000", "--out", str(tmp_path)]
+    arguments = ["demo", "--num-records", "2000", "--epsilon", "15", "--out", str(tmp_path)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # shown once, not by Python again
         shown = " ".join(CliRunner().invoke(cli.app, arguments).stdout.split())
         page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
         report = json.loads(CliRunner().invoke(cli.app, [*arguments, "--json"]).stdout)
-    assert report["warnings"] == list(posterior.warnings)
+    assert report["dp_hmc"]["warnings"] == list(posterior.warnings)
     for text in posterior.warnings:
         assert f"Warning: {text}" in shown
         assert text in "".join(page.texts)

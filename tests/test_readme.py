@@ -23,7 +23,7 @@ def test_the_first_example_runs_and_is_near_the_exact_mode(capsys):
     exec(examples()[0], namespace)
     printed = capsys.readouterr().out
     assert "noise_share" in printed
-    assert "Fit: DP-Laplace" in printed  # not "converged": one run in hundreds is flagged for nothing
+    assert "Fit: auto: a Gaussian" in printed  # not "converged": one run in hundreds is flagged for nothing
     draws, data = namespace["posterior"].draws, namespace["data"]
     found = np.column_stack([draws["intercept"].ravel(), draws["coefficients"].reshape(-1, 4)])
     exact = logistic_mode(np.column_stack([np.ones(len(data["y"])), data["X"]]).astype(float), data["y"].to_numpy())

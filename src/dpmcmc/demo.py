@@ -1,7 +1,8 @@
-"""The demonstration: DP-HMC on the paper's banana model, and one page that shows what came out.
+"""The demonstration: the default sampler and the paper's DP-HMC on its banana model, and one page that shows both.
 
-It uses the package's public interface only. The records are synthetic, which is the only reason why it may also show
-the exact posterior; nothing here is meant for real data.
+Each run has a budget of its own, so that the page is no single release. It uses the package's public interface only.
+The records are synthetic, which is the only reason why it may also show the exact posterior; nothing here is meant for
+real data.
 """
 
 import io
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist, pdist
 from scipy.special import ndtri
 
 import dpmcmc
@@ -33,14 +35,14 @@ try:
 except ImportError:
     raise ResultError("the demo draws with Matplotlib; install it with pip install 'dpmcmc[cli]'") from None
 
-DEFAULT_EPSILON = 15.0
-"""The largest budget of the paper: the picture is a good one, and it takes about two minutes."""
-FAST_EPSILON = 4.0
+DEFAULT_EPSILON = 4.0
+"""Of each of the two runs."""
 
 _PAPER_NUM_RECORDS = 100_000
 _NUM_CHAINS = 4
 _MIN_STEPS = 4
 _NUM_EXACT_DRAWS = 100_000
+_NUM_COMPARED = 1000
 _TRUE_PARAMETER = (0.0, 3.0)
 _REGIONS = (0.99, 0.9, 0.5)
 _GOOD_R_HAT = 1.05
@@ -57,7 +59,7 @@ class Settings:
     Attributes
     ----------
     epsilon
-        Privacy parameter ε of the whole run.
+        Privacy parameter ε of each of the two runs.
     num_records
         n; δ is 0.1/n as in the paper.
     seed
@@ -75,14 +77,14 @@ class Settings:
 
     @property
     def sampler_arguments(self) -> dict[str, Any]:
-        """The paper's settings; for another n than the paper's the step follows the posterior's width, 1/√n."""
+        """The paper's settings of DP-HMC; for another n the step follows the posterior's width, 1/√n."""
         arguments = paper_settings("paper-banana", "dp-hmc", self.num_records)
         arguments["step_size"] *= math.sqrt(_PAPER_NUM_RECORDS / self.num_records)
         return arguments
 
     @property
     def start_scale(self) -> float:
-        """The sd s of the starting points: the mean of the two posterior sds when the data mean is the true one.
+        """The sd s of DP-HMC's starting points: the mean of the two posterior sds when the data mean is the true one.
 
         A function of n and of the model's constants only: for S = 1/(n/σ² + 1/σ₀²) the sds are √S₁ and
         √(S₂ + 2a²S₁²). (The paper takes the sds of the reference posterior, which looks at the data.)
@@ -132,41 +134,57 @@ def _normal_density(points: NDArray[np.float64], mean: float, scale: float) -> N
 
 
 @dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes
+    ----------
+    name
+        What the pictures call it.
+    posterior
+        What `dpmcmc.sample` returned.
+    draws
+        Its draws, chains × draws × 2.
+    seconds
+        Time of sampling, compilation included.
+    """
+
+    name: str
+    posterior: dpmcmc.Posterior
+    draws: NDArray[np.float64]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """A finished run and, because the records are synthetic, the exact posterior beside it.
+    """Two finished runs and, because the records are synthetic, the exact posterior beside them.
 
     Attributes
     ----------
     settings
         What was run.
-    posterior
-        What `dpmcmc.sample` returned.
-    draws
-        Private draws, chains × draws × 2.
+    auto, paper
+        The default sampler, which was told nothing but ε and δ; DP-HMC with the paper's settings.
     exact_not_private
         What only synthetic data may show.
-    seconds
-        Time of sampling, compilation included.
     """
 
     settings: Settings
-    posterior: dpmcmc.Posterior
-    draws: NDArray[np.float64]
+    auto: Run
+    paper: Run
     exact_not_private: ExactPosterior
-    seconds: float
 
 
 def planned(settings: Settings) -> dpmcmc.Plan:
-    """Return what the budget buys; refuse a budget that buys no chain worth looking at."""
+    """Return what the budget buys DP-HMC; refuse a budget that buys either sampler nothing worth looking at."""
+    public: dict[str, Any] = {
+        "num_records": settings.num_records,
+        "epsilon": settings.epsilon,
+        "delta": settings.delta,
+        "dimension": 2,
+    }
     try:
-        bought = dpmcmc.plan(
-            dpmcmc.DPHMC(**settings.sampler_arguments),
-            num_records=settings.num_records,
-            epsilon=settings.epsilon,
-            delta=settings.delta,
-            num_chains=_NUM_CHAINS,
-            dimension=2,
-        )
+        bought = dpmcmc.plan(dpmcmc.DPHMC(**settings.sampler_arguments), num_chains=_NUM_CHAINS, **public)
         num_steps = bought.num_steps
     except BudgetExceededError:
         num_steps = 0
@@ -175,6 +193,9 @@ def planned(settings: Settings) -> dpmcmc.Plan:
             f"epsilon = {settings.epsilon:g} and {settings.num_records:,} records buy {num_steps} iterations in "
             f"each chain, too few to show; raise --epsilon or --num-records"
         )
+    without_settings = dpmcmc.plan("auto", **public)
+    if not without_settings.feasible:
+        raise QueryError(f"{'; '.join(without_settings.notes)}; raise --epsilon or --num-records")
     return bought
 
 
@@ -183,54 +204,63 @@ def description(settings: Settings, bought: dpmcmc.Plan) -> list[str]:
     noise = "exact noise" if settings.seed is None else f"noise from seed {settings.seed} (NOT private)"
     return [
         f"{settings.num_records:,} synthetic records are drawn from the model with true parameter (0, 3).",
-        f"DP-HMC with the paper's settings and {noise}: ε = {settings.epsilon:g}, δ = {settings.delta:g} buy "
-        f"{bought.num_steps:,} iterations in each of {_NUM_CHAINS} chains.",
+        f"First the default sampler, auto, with {noise}: ε = {settings.epsilon:g} and δ = {settings.delta:g} are all "
+        "that it is told. It starts at the prior's centre.",
+        f"Then the paper's DP-HMC with the paper's settings: the same ε buys {bought.num_steps:,} iterations in each "
+        f"of {_NUM_CHAINS} chains. They start at the true parameter + N(0, {settings.start_scale:.2g}²), as in the "
+        "paper: given, not taken from the data.",
+        separate_runs_note(settings),
         "As the data are synthetic, the exact posterior is drawn too, to compare. Real data would not allow that.",
-        f"Chains start at the true parameter + N(0, {settings.start_scale:.2g}²), as in the paper: given, not taken "
-        "from the data.",
     ]
 
 
+def separate_runs_note(settings: Settings) -> str:
+    """Say that two budgets are spent."""
+    return (
+        f"These are two separate runs on synthetic data, each with a budget of its own of ε = {settings.epsilon:g}: a "
+        f"comparison, and not one release. On real data both together would be of ε = {2.0 * settings.epsilon:g}."
+    )
+
+
 def run(settings: Settings, *, progress: bool = True) -> Outcome:
-    """Generate records, sample privately, and draw the exact posterior for comparison."""
+    """Generate records, sample privately in both ways, and draw the exact posterior for comparison."""
     # A seeded run's noise comes from the seed itself, so that data and starting points take another stream.
     generator = np.random.default_rng(None if settings.seed is None else (settings.seed, 1))
     data_key, exact_key = jax.random.split(jax.random.key(int(generator.integers(2**32))))
     model = dpmcmc.models.Banana()
     data = model.generate(data_key, settings.num_records, _TRUE_PARAMETER)
     start = np.array(_TRUE_PARAMETER) + settings.start_scale * generator.standard_normal((_NUM_CHAINS, 2))
-    began = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DPMCMCWarning)  # `posterior.warnings` is shown with the results
-        posterior = dpmcmc.sample(
-            model,
-            data,
-            epsilon=settings.epsilon,
-            delta=settings.delta,
-            sampler=dpmcmc.DPHMC(**settings.sampler_arguments),
-            num_chains=_NUM_CHAINS,
-            init=start,
-            progress=progress,
-            seed=settings.seed,
-        )
-    seconds = time.perf_counter() - began
+
+    def timed(name: str, **arguments: Any) -> Run:
+        began = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DPMCMCWarning)  # `posterior.warnings` is shown with the results
+            posterior = dpmcmc.sample(
+                model,
+                data,
+                epsilon=settings.epsilon,
+                delta=settings.delta,
+                num_chains=_NUM_CHAINS,
+                progress=progress,
+                seed=settings.seed,
+                **arguments,
+            )
+        draws = np.asarray(posterior.draws["theta"], np.float64)
+        return Run(name, posterior, draws, time.perf_counter() - began)
+
+    auto = timed("auto")
+    paper = timed("DP-HMC", sampler=dpmcmc.DPHMC(**settings.sampler_arguments), init=start)
     center, scale = model.straight_posterior_not_private(data)
     exact_draws = model.sample_posterior_not_private(exact_key, data, _NUM_EXACT_DRAWS)
-    return Outcome(
-        settings=settings,
-        posterior=posterior,
-        draws=np.asarray(posterior.draws["theta"], np.float64),
-        exact_not_private=ExactPosterior(center, scale, model.curvature, exact_draws),
-        seconds=seconds,
-    )
+    return Outcome(settings, auto, paper, ExactPosterior(center, scale, model.curvature, exact_draws))
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
 
 
-def summary_rows(outcome: Outcome) -> SummaryRows:
-    """Return the summary with the exact posterior's mean and sd beside it."""
-    columns, rows = rows_of(outcome.posterior)
+def summary_rows(outcome: Outcome, run: Run) -> SummaryRows:
+    """Return a run's summary with the exact posterior's mean and sd beside it."""
+    columns, rows = rows_of(run.posterior)
     exact = outcome.exact_not_private.draws
     known = np.stack([exact.mean(axis=0), exact.std(axis=0)], axis=1).tolist()
     return SummaryRows(
@@ -239,9 +269,41 @@ def summary_rows(outcome: Outcome) -> SummaryRows:
     )
 
 
+def discrepancy(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    r"""Return the maximum mean discrepancy of two samples: its unbiased estimate, Gaussian kernel of median width.
+
+    Source: Gretton, Borgwardt, Rasch, Schölkopf and Smola (2012), "A kernel two-sample test", equation 3.
+    """
+    across = cdist(first, second, "sqeuclidean")
+    width = float(np.median(across))
+    within = [float(np.exp(-0.5 * pdist(points, "sqeuclidean") / width).mean()) for points in (first, second)]
+    return math.sqrt(abs(sum(within) - 2.0 * float(np.exp(-0.5 * across / width).mean())))
+
+
+def comparison_rows(outcome: Outcome) -> SummaryRows:
+    """Return how far each run's draws are from the exact posterior; exact draws show what is too small to be seen."""
+    exact = outcome.exact_not_private.draws
+    reference, others = exact[:_NUM_COMPARED], exact[_NUM_COMPARED : 2 * _NUM_COMPARED]
+    rows: list[tuple[str, list[float]]] = []
+    for run in (outcome.auto, outcome.paper):
+        draws = run.draws.reshape(-1, 2)
+        compared = draws[np.linspace(0, len(draws) - 1, min(_NUM_COMPARED, len(draws))).astype(int)]
+        rows.append((run.name, [discrepancy(compared, reference), len(draws), run.seconds]))
+    rows.append(("exact draws", [discrepancy(others, reference), len(exact), math.nan]))
+    return SummaryRows(["MMD to the exact posterior", "draws", "seconds"], rows)
+
+
+def comparison_note() -> str:
+    """Say what the comparison is."""
+    return (
+        f"MMD: maximum mean discrepancy between (at most) {_NUM_COMPARED:,} draws of the run and as many exact ones; 0 "
+        "is the same distribution. Exact draws against others show below what nothing can be seen."
+    )
+
+
 def mixing_note(outcome: Outcome) -> str:
-    """Say whether the chains agree (if not, `posterior.warnings` says it) and how much of the posterior they cover."""
-    summary = summary_rows(outcome)
+    """Say whether DP-HMC's chains agree (if not, `posterior.warnings` says it), and how much they cover."""
+    summary = summary_rows(outcome, outcome.paper)
     worst = np.max(summary.column("r_hat"))
     reach = np.min(np.divide(summary.column("sd"), summary.column("exact sd")))
     agreement = f"R̂ is {worst:.2f} at most: the chains agree with each other. " if worst <= _GOOD_R_HAT else ""
@@ -254,29 +316,40 @@ def mixing_note(outcome: Outcome) -> str:
 
 
 def report(outcome: Outcome, files: dict[Path, str]) -> dict[str, Any]:
-    """Return the run as plain values for JSON."""
-    privacy = outcome.posterior.privacy
-    columns, rows = summary_rows(outcome)
+    """Return both runs as plain values for JSON."""
+    distances = dict(comparison_rows(outcome).rows)
     return {
-        "private": bool(privacy.private),
+        "private": bool(outcome.auto.posterior.privacy.private),
+        "num_records": outcome.settings.num_records,
+        "seed": outcome.settings.seed,
+        "note": separate_runs_note(outcome.settings),
+        "auto": _run_report(outcome, outcome.auto) | {"mmd": distances["auto"][0]},
+        "dp_hmc": _run_report(outcome, outcome.paper) | {"mmd": distances["DP-HMC"][0]},
+        "exact_mmd": distances["exact draws"][0],
+        "files": [str(path) for path in files],
+    }
+
+
+def _run_report(outcome: Outcome, run: Run) -> dict[str, Any]:
+    privacy = run.posterior.privacy
+    columns, rows = summary_rows(outcome, run)
+    return {
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
         "mu": privacy.mu,
-        "num_records": privacy.num_records,
         "queries": {str(kind): int(number) for kind, number in privacy.queries.items()},
-        "num_chains": outcome.draws.shape[0],
-        "num_draws": outcome.draws.shape[1],
-        "acceptance_rate": outcome.posterior.acceptance_rate,
-        "warnings": list(outcome.posterior.warnings),
+        "num_chains": run.draws.shape[0],
+        "num_draws": run.draws.shape[1],
+        "acceptance_rate": run.posterior.acceptance_rate,
+        "method": None if run.posterior.quality is None else run.posterior.quality.method,
+        "warnings": list(run.posterior.warnings),
         "summary": {
             name: {
                 column: value if math.isfinite(value) else None for column, value in zip(columns, values, strict=True)
             }
             for name, values in rows
         },
-        "seed": outcome.settings.seed,
-        "seconds": round(outcome.seconds, 1),
-        "files": [str(path) for path in files],
+        "seconds": round(run.seconds, 1),
     }
 
 
@@ -286,14 +359,16 @@ def report(outcome: Outcome, files: dict[Path, str]) -> dict[str, Any]:
 def write(outcome: Outcome, folder: Path) -> dict[Path, str]:
     """Write the draws, the picture and the page, each of them whole or not at all; return what they are."""
     files = {
-        folder / "posterior.nc": "the draws, an ArviZ file",
+        folder / "posterior.nc": "the draws of auto, an ArviZ file",
+        folder / "dp-hmc.nc": "the draws of DP-HMC",
         folder / "posterior.png": "the picture",
         folder / "index.html": "the page: open it in a browser",
     }
-    draws, picture, web_page = files
+    draws, paper_draws, picture, web_page = files
     try:
         # First, as it cannot be made again; it writes all or nothing by itself.
-        outcome.posterior.save(draws, overwrite=True)
+        outcome.auto.posterior.save(draws, overwrite=True)
+        outcome.paper.posterior.save(paper_draws, overwrite=True)
         replace_file(picture, _as_png(posterior_figure(outcome)))
         replace_file(web_page, page(outcome).encode())
     except OSError as error:
@@ -323,44 +398,56 @@ _MARGINALS: tuple[tuple[str, Literal["vertical", "horizontal"]], ...] = (
 
 
 def _word(outcome: Outcome) -> str:
-    return "private" if outcome.posterior.privacy.private else "seeded, NOT private"
+    return "private" if outcome.auto.posterior.privacy.private else "seeded, NOT private"
 
 
 def _limits(outcome: Outcome) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the corners of a box that holds all draws and the largest region, with a margin."""
-    everything = np.concatenate([outcome.draws.reshape(-1, 2), outcome.exact_not_private.region(_REGIONS[0])])
+    everything = np.concatenate(
+        [
+            *(run.draws.reshape(-1, 2) for run in (outcome.auto, outcome.paper)),
+            outcome.exact_not_private.region(_REGIONS[0]),
+        ]
+    )
     low, high = everything.min(axis=0), everything.max(axis=0)
     return low - 0.04 * (high - low), high + 0.04 * (high - low)
 
 
 def posterior_figure(outcome: Outcome) -> Figure:
-    """Draw the private draws over the exact posterior's regions, with both marginals."""
-    draws = outcome.draws.reshape(-1, 2)
+    """Draw the private draws of both runs over the exact posterior's regions, each with both marginals."""
     low, high = _limits(outcome)
+    distances = dict(comparison_rows(outcome).rows)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(7.6, 6.2), layout="constrained")
-        grid = figure.add_gridspec(2, 2, width_ratios=(4, 1.15), height_ratios=(1.05, 4), wspace=0.03, hspace=0.03)
-        plane = figure.add_subplot(grid[1, 0])
-        for strength, probability in enumerate(_REGIONS):
-            outline = outcome.exact_not_private.region(probability)
-            plane.fill(*outline.T, facecolor=_EXACT, alpha=0.16 + 0.1 * strength, linewidth=0)
-            plane.plot(*outline.T, color=_EXACT, linewidth=1.1)
-        plane.plot(*draws.T, "o", color=_PRIVATE, alpha=0.45, markersize=2.8, markeredgewidth=0)
-        plane.set(xlabel=_NAMES[0], ylabel=_NAMES[1], xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-        top = figure.add_subplot(grid[0, 0], sharex=plane)
-        right = figure.add_subplot(grid[1, 1], sharey=plane)
-        _draw_marginals(outcome, top, right)
-        privacy = outcome.posterior.privacy
-        plane.plot([], [], "o", color=_PRIVATE, markersize=5, label=f"{len(draws):,} draws ({_word(outcome)})")
-        plane.fill([], [], facecolor=_EXACT, alpha=0.5, label="exact posterior: 50, 90, 99 % regions")
-        corner = figure.add_subplot(grid[0, 1])
-        corner.axis("off")
-        corner.text(0.0, 0.95, f"ε = {privacy.epsilon:g}\nδ = {privacy.delta:g}\nn = {privacy.num_records:,}", va="top")
+        figure = Figure(figsize=(11.0, 5.6), layout="constrained")
+        grid = figure.add_gridspec(
+            2, 4, width_ratios=(4, 0.9, 4, 0.9), height_ratios=(0.9, 4), wspace=0.03, hspace=0.03
+        )
+        for place, run in enumerate((outcome.auto, outcome.paper)):
+            plane = figure.add_subplot(grid[1, 2 * place])
+            for strength, probability in enumerate(_REGIONS):
+                outline = outcome.exact_not_private.region(probability)
+                plane.fill(*outline.T, facecolor=_EXACT, alpha=0.16 + 0.1 * strength, linewidth=0)
+                plane.plot(*outline.T, color=_EXACT, linewidth=1.1)
+            draws = run.draws.reshape(-1, 2)
+            plane.plot(*draws.T, "o", color=_PRIVATE, alpha=0.45, markersize=2.4, markeredgewidth=0)
+            plane.set(xlabel=_NAMES[0], xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+            if place == 0:
+                plane.set_ylabel(_NAMES[1])
+                # For the legend only: one entry for both planes.
+                plane.plot([], [], "o", color=_PRIVATE, markersize=4, label=f"draws ({_word(outcome)})")
+                plane.fill([], [], facecolor=_EXACT, alpha=0.5, label="exact posterior: 50, 90, 99 % (not private)")
+            else:
+                plane.tick_params(labelleft=False)
+            top = figure.add_subplot(grid[0, 2 * place], sharex=plane)
+            privacy = run.posterior.privacy
+            top.set_title(f"{run.name}, ε = {privacy.epsilon:g}: MMD {distances[run.name][0]:.3f}", loc="left")
+            right = figure.add_subplot(grid[1, 2 * place + 1], sharey=plane)
+            _draw_marginals(outcome, run, top, right)
         figure.legend(loc="outside lower center", ncols=2, handletextpad=0.5, columnspacing=2.5)
     return figure
 
 
-def _draw_marginals(outcome: Outcome, top: Axes, right: Axes) -> None:
+def _draw_marginals(outcome: Outcome, run: Run, top: Axes, right: Axes) -> None:
     low, high = _limits(outcome)
     for coordinate, axis in enumerate((top, right)):
         points = np.linspace(low[coordinate], high[coordinate], 401)
@@ -368,7 +455,7 @@ def _draw_marginals(outcome: Outcome, top: Axes, right: Axes) -> None:
         fill, orientation = _MARGINALS[coordinate]
         getattr(axis, fill)(points, density, facecolor=_EXACT, alpha=0.4, linewidth=0)
         axis.hist(
-            outcome.draws[..., coordinate].ravel(),
+            run.draws[..., coordinate].ravel(),
             bins=points[::13].tolist(),
             density=True,
             orientation=orientation,
@@ -385,8 +472,9 @@ def _draw_marginals(outcome: Outcome, top: Axes, right: Axes) -> None:
 
 
 def trace_figure(outcome: Outcome) -> Figure:
-    """Draw the chains one by one, over the band that holds 95 % of the exact posterior."""
-    num_chains, num_draws, _ = outcome.draws.shape
+    """Draw DP-HMC's chains one by one, over the band that holds 95 % of the exact posterior."""
+    chains = outcome.paper.draws
+    num_chains, num_draws, _ = chains.shape
     bands = np.quantile(outcome.exact_not_private.draws, (0.025, 0.975), axis=0)
     low, high = _limits(outcome)
     with matplotlib.rc_context(_STYLE):
@@ -396,9 +484,7 @@ def trace_figure(outcome: Outcome) -> Figure:
             for coordinate in range(2):
                 axis = axes[coordinate, chain]
                 axis.axhspan(*bands[:, coordinate], facecolor=_EXACT, alpha=0.2, linewidth=0)
-                axis.plot(
-                    np.arange(1, num_draws + 1), outcome.draws[chain, :, coordinate], color=_PRIVATE, linewidth=0.8
-                )
+                axis.plot(np.arange(1, num_draws + 1), chains[chain, :, coordinate], color=_PRIVATE, linewidth=0.8)
                 axis.margins(x=0.01)
             axes[0, chain].set_title(f"chain {chain + 1}")
         for coordinate in range(2):
@@ -440,16 +526,20 @@ def code_lines(settings: Settings) -> str:
             f"generator = np.random.default_rng({stream})",
             "data_key, _ = jax.random.split(jax.random.key(int(generator.integers(2**32))))",
             "data = model.generate(data_key, n)",
+            f"posterior = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n{seeded})",
+            'posterior.save("posterior.nc", overwrite=True)',
+            "print(posterior.summary(), posterior.quality, posterior.privacy)",
+            "",
+            "# The paper's DP-HMC, with a budget of its own:",
             "sampler = dpmcmc.DPHMC(",
             f"    step_size={values['step_size']!r}, num_leapfrog={values['num_leapfrog']:g}, "
             f"ratio_bound={values['ratio_bound']:g}, gradient_clip_norm={values['gradient_clip_norm']:g},",
             "    ratio_noise_multiplier=0.10 * math.sqrt(n), gradient_noise_multiplier=0.55 * math.sqrt(n),",
             ")",
             f"start = np.array([0.0, 3.0]) + {settings.start_scale!r} * generator.standard_normal(({_NUM_CHAINS}, 2))",
-            f"posterior = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n, sampler=sampler,",
-            f"                          num_chains={_NUM_CHAINS}, init=start{seeded})",
-            'posterior.save("posterior.nc", overwrite=True)',
-            "print(posterior.summary(), posterior.privacy)",
+            f"paper = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n, sampler=sampler,",
+            f"                      num_chains={_NUM_CHAINS}, init=start{seeded})",
+            'paper.save("dp-hmc.nc", overwrite=True)',
         ]
     )
 
@@ -462,46 +552,57 @@ _ORANGE_NOTE = parts.Html(
 
 def page(outcome: Outcome) -> str:
     """Return the page: HTML with everything inside, nothing fetched from anywhere."""
-    settings, posterior = outcome.settings, outcome.posterior
-    privacy = posterior.privacy
+    settings, auto, paper = outcome.settings, outcome.auto.posterior, outcome.paper.posterior
+    privacy = auto.privacy
     plane = parts.Picture(
         name="plane",
         content=_as_svg(posterior_figure(outcome), "plane"),
-        label="Draws of this run over the regions of the exact posterior, with marginals",
-        caption=f"Dots and blue lines: the draws of this run ({_word(outcome)}). Orange: the exact posterior, its "
-        "smallest regions that hold 50, 90 and 99 % and its marginals. A good run fills the regions and follows "
-        "the marginals.",
+        label="Draws of both runs over the regions of the exact posterior, with marginals",
+        caption=f"Dots and blue lines: the draws ({_word(outcome)}), of the default sampler on the left and of DP-HMC "
+        "on the right. Orange: the exact posterior, its smallest regions that hold 50, 90 and 99 % and its marginals. "
+        "A good run fills the regions and follows the marginals.",
+        wide=True,
     )
     traces = parts.Picture(
         name="traces",
         content=_as_svg(trace_figure(outcome), "traces"),
-        label="Trace of each chain for both parameters",
-        caption="The chains after warm-up. Orange: the band that holds 95 % of the exact posterior. Flat stretches are "
-        "rejected proposals. Draws are computed from releases alone, so that they may be shown.",
+        label="Trace of each chain of DP-HMC for both parameters",
+        caption="The chains of DP-HMC after warm-up. Orange: the band that holds 95 % of the exact posterior. Flat "
+        "stretches are rejected proposals. Draws are computed from releases alone, so that they may be shown.",
         wide=True,
     )
     return parts.html_page(
-        posterior,
+        auto,
         [
             parts.figure(plane),
             _ORANGE_NOTE,
-            parts.heading("Summary"),
-            parts.summary(summary_rows(outcome)),
-            parts.warning_notes(posterior),
+            parts.paragraph(separate_runs_note(settings)),
+            parts.heading("How near they are"),
+            parts.summary(comparison_rows(outcome)),
+            parts.paragraph(comparison_note()),
+            parts.heading("The default sampler: summary"),
+            parts.summary(summary_rows(outcome, outcome.auto)),
+            parts.heading("The default sampler: how far to trust it"),
+            parts.trust(auto) if auto.quality is not None else parts.warning_notes(auto),
+            parts.heading("The default sampler: what was spent and released"),
+            parts.statement(auto),
+            parts.heading("DP-HMC: summary"),
+            parts.summary(summary_rows(outcome, outcome.paper)),
+            parts.warning_notes(paper),
             parts.paragraph(mixing_note(outcome)),
-            parts.heading("The chains"),
             parts.figure(traces),
             parts.paragraph(
                 f"The chains started at the true parameter (0, 3) + N(0, {settings.start_scale:.2g}²), as in the "
                 "paper: given, not taken from the data."
             ),
-            parts.heading("What was spent and released"),
-            parts.statement(posterior),
+            parts.heading("DP-HMC: what was spent and released"),
+            parts.statement(paper),
             parts.heading("The code"),
             parts.code(code_lines(settings)),
         ],
         title="Private draws over the exact posterior" if privacy.private else "Draws over the exact posterior",
-        lead=f"DP-HMC on the banana model of Räisä, Koskela and Honkela: {privacy.num_records:,} synthetic records, "
-        f"ε = {privacy.epsilon:g}, δ = {privacy.delta:g}. The sampler never saw a record, only noisy sums.",
-        footer=f"Made by dpmcmc demo in {outcome.seconds:.0f} s of sampling.",
+        lead=f"The default sampler, and beside it DP-HMC, on the banana model of Räisä, Koskela and Honkela: "
+        f"{privacy.num_records:,} synthetic records, ε = {privacy.epsilon:g} and δ = {privacy.delta:g} for each. The "
+        "samplers never saw a record, only noisy sums. The numbers below are the default sampler's.",
+        footer=f"Made by dpmcmc demo in {outcome.auto.seconds + outcome.paper.seconds:.0f} s of sampling.",
     )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dpmcmc import demo
-from tests.cli.running import answer, refusal
+from tests.cli.running import answer, refusal, run
 
 
 class TestDemo:
@@ -20,14 +20,20 @@ class TestDemo:
         line = refusal("demo", "--out", in_the_way / "deeper", code=1)
         assert "choose another --out" in line
 
-    def test_fast_and_epsilon_exclude_each_other(self, tmp_path):
-        assert "leave one of them out" in refusal("demo", "--fast", "--epsilon", 2, "--out", tmp_path)
+    def test_what_there_is_no_demonstration_of_is_refused(self, tmp_path):
+        assert "banana" in run("demo", "apple", "--out", tmp_path, code=2).stderr
+
+    def test_a_budget_that_auto_cannot_use_is_refused(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(demo, "_MIN_STEPS", 0)  # whatever it buys DP-HMC
+        line = refusal("demo", "--epsilon", 0.01, "--num-records", 100, "--out", tmp_path)
+        assert "cannot work" in line
+        assert "raise --epsilon" in line
 
     def test_too_small_a_budget_is_refused(self, tmp_path):
         line = refusal("demo", "--epsilon", 0.01, "--num-records", 100, "--out", tmp_path)
         assert "raise --epsilon" in line
 
-    @pytest.mark.parametrize(("options", "epsilon"), [([], 15.0), (["--fast"], 4.0), (["--epsilon", 2], 2.0)])
+    @pytest.mark.parametrize(("options", "epsilon"), [([], 4.0), (["banana"], 4.0), (["--epsilon", 2], 2.0)])
     def test_budget(self, options, epsilon, tmp_path, monkeypatch):
         asked = []
         monkeypatch.setattr(demo, "planned", lambda settings: asked.append(settings) or SimpleNamespace(num_steps=9))

@@ -130,3 +130,30 @@ class TestLaplace:
     )
     def test_wrong_combinations(self, arguments, remedy):
         assert remedy in refusal(*self.COMMON, "--num-records", 1_000, *arguments)
+
+
+class TestAuto:
+    COMMON = ("plan", "--sampler", "auto", "--epsilon", 1)
+
+    def test_numbers_are_the_librarys(self):
+        given = answer(*self.COMMON, "--num-records", 100_000, "--dimension", 10)
+        plan = dpmcmc.plan("auto", num_records=100_000, epsilon=1.0, delta=1e-6, dimension=10)
+        assert given["plan"] == plan.to_dict()
+        assert (given["sampler"], given["settings"]) == ("auto", {})
+
+    def test_table(self):
+        output = run(*self.COMMON, "--num-records", 100_000, "--dimension", 10).stdout
+        for text in ("auto can work", "if the posterior is about Gaussian", "1.01 to 1.16", "Nothing was spent"):
+            assert text in output, text
+        assert "auto cannot work" in run(*self.COMMON, "--num-records", 1_000, "--dimension", 10).stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "remedy"),
+        [
+            ([], "auto needs --dimension"),
+            (["--dimension", 2, "--preset", "paper-banana"], "--preset has no settings for auto"),
+            (["--dimension", 2, "--step-size", 1], "--step-size does not belong to auto"),
+        ],
+    )
+    def test_wrong_combinations(self, arguments, remedy):
+        assert remedy in refusal(*self.COMMON, "--num-records", 1_000, *arguments)

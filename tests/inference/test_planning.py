@@ -3,8 +3,10 @@
 import functools
 import math
 import random
+from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import dpmcmc
@@ -128,7 +130,7 @@ def test_what_is_not_private_has_no_plan():
     with pytest.raises(QueryError, match="adds no noise"):
         dpmcmc.plan(dpmcmc.RWMH(0.1), num_records=N, epsilon=1.0, delta=DELTA)
     with pytest.raises(QueryError, match="sampler"):
-        dpmcmc.plan("auto", num_records=N, epsilon=1.0, delta=DELTA)
+        dpmcmc.plan("automatic", num_records=N, epsilon=1.0, delta=DELTA)
     with pytest.raises(QueryError, match="batch_size"):
         dpmcmc.plan(dpmcmc.DPSGLD(1000, 1.0, 1e-5), num_records=500, epsilon=1.0, delta=DELTA)
 
@@ -166,8 +168,29 @@ def test_a_sampler_of_ones_own_is_refused():
 
 
 def test_a_class_that_was_not_called_is_refused_by_its_name():
-    with pytest.raises(QueryError, match=r"one of DPLaplace\(\), DPHMC\(\.\.\.\).*got the class DPLaplace, not called"):
+    with pytest.raises(
+        QueryError, match=r'one of "auto", DPLaplace\(\), DPHMC\(\.\.\.\).*got the class DPLaplace, not called'
+    ):
         dpmcmc.plan(dpmcmc.DPLaplace, num_records=N, epsilon=1.0, delta=DELTA, dimension=2)
+
+
+def test_the_plan_of_auto_is_that_of_dp_laplace_under_its_own_name():
+    plan = dpmcmc.plan("auto", num_records=N, epsilon=1.0, delta=DELTA, dimension=10)
+    laplace = dpmcmc.plan(dpmcmc.DPLaplace(), num_records=N, epsilon=1.0, delta=DELTA, dimension=10)
+    assert (plan.sampler, laplace.sampler) == ("auto", "DP-Laplace")
+    assert plan == replace(laplace, sampler="auto")
+    with pytest.raises(QueryError, match=r'dimension is required for "auto".*give model\.dimension'):
+        dpmcmc.plan("auto", num_records=N, epsilon=1.0, delta=DELTA)
+
+
+def test_what_auto_refuses_is_what_its_plan_says(monkeypatch):
+    """Before anything is spent."""
+    monkeypatch.setattr(dpmcmc.Budget, "spend", None)
+    plan = dpmcmc.plan("auto", num_records=100, epsilon=0.1, delta=1e-4, dimension=2)
+    assert not plan.feasible
+    with pytest.raises(BudgetExceededError) as refused:
+        dpmcmc.sample(dpmcmc.models.Banana(), np.zeros((100, 2)), epsilon=0.1, delta=1e-4)
+    assert str(refused.value) == "; ".join(plan.notes)
 
 
 def test_the_plan_of_dp_laplace_is_its_own():

@@ -724,7 +724,7 @@ BAD = [
     ({"init": {"median": START}}, QueryError, "init"),
     ({"seed": -1}, QueryError, "seed"),
     ({"seed": 0.5}, QueryError, "seed"),
-    ({"sampler": "auto"}, QueryError, "sampler"),
+    ({"sampler": "automatic"}, QueryError, "sampler"),
     ({"sampler": dpmcmc.DPPenalty([0.1, 0.1, 0.1], 1.0, 5.0)}, ModelError, "proposal_scale"),
     ({"sampler": dpmcmc.DPHMC(0.1, 2, 1.0, 1.0, 5.0, 5.0, mass_matrix=np.eye(3))}, QueryError, "mass_matrix"),
     ({"sampler": dpmcmc.DPHMC(0.1, 2, 1.0, 1.0, 5.0, 5.0, mass_matrix=-np.eye(2))}, QueryError, "mass_matrix"),

@@ -1,5 +1,7 @@
-"""`dpmcmc demo`: a private run to look at. What it runs and what its page says is in `dpmcmc.demo`."""
+"""`dpmcmc demo`: private runs to look at. What it runs and what its page says is in `dpmcmc.demo`."""
 
+import math
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,27 +11,31 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dpmcmc.cli.shared import UsageError, print_json
+from dpmcmc.cli.shared import print_json
 
 if TYPE_CHECKING:
-    from dpmcmc.demo import Outcome
+    from dpmcmc.demo import Outcome, Run
     from dpmcmc.results.table import SummaryRows
 
 EXAMPLES = (
     "**Examples**\n\n"
-    "`dpmcmc demo`   then open dpmcmc-demo/index.html\n\n"
-    "`dpmcmc demo --fast --out my-demo`   a smaller budget, in half a minute"
+    "`dpmcmc demo banana`   then open dpmcmc-demo/index.html\n\n"
+    "`dpmcmc demo banana --epsilon 15 --out my-demo`   the largest budget of the paper"
 )
 
 
+class Example(StrEnum):
+    """What there is to see."""
+
+    banana = "banana"
+
+
 def demo(
+    example: Annotated[Example, typer.Argument(help="The paper's banana-shaped posterior.")] = Example.banana,
     out: Annotated[Path, typer.Option(help="Folder for the results; files of an earlier demo are replaced.")] = Path(
         "dpmcmc-demo"
     ),
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="Privacy parameter ε. Default: 15 as in the paper's figures.", show_default=False),
-    ] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy parameter ε of each of the two runs.")] = 4.0,
     num_records: Annotated[int, typer.Option(help="Number of synthetic records n; δ is 0.1/n.", min=100)] = 100_000,
     seed: Annotated[
         int | None,
@@ -39,26 +45,20 @@ def demo(
             show_default=False,
         ),
     ] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="ε = 4: a tenth of the iterations, a rougher picture.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON: files, summary, what was spent.")] = False,
 ) -> None:
-    """Run DP-HMC on the paper's banana model and show the private draws over the exact posterior.
+    """Show the default sampler and the paper's DP-HMC, each over the exact posterior of the paper's banana model.
 
-    Draws synthetic records, samples with exact noise under the budget, prints the summary and what was spent and
-    released, and writes posterior.nc (ArviZ), posterior.png and index.html (one page, self-contained).
+    Draws synthetic records, samples them twice with exact noise, each time with a whole budget (a comparison, not one
+    release), prints the summary and what was spent and released, and writes posterior.nc and dp-hmc.nc (ArviZ),
+    posterior.png and index.html (one page, self-contained).
 
-    Takes about two minutes on two cores, compilation included.
+    Takes a minute or two on two cores, compilation included.
     """
-    if fast and epsilon is not None:
-        raise UsageError("--fast sets epsilon = 4, but --epsilon is given too; leave one of them out")
     from dpmcmc import demo as study
     from dpmcmc.output import prepare_folder
 
-    settings = study.Settings(
-        epsilon=study.FAST_EPSILON if fast else study.DEFAULT_EPSILON if epsilon is None else epsilon,
-        num_records=num_records,
-        seed=seed,
-    )
+    settings = study.Settings(epsilon=epsilon, num_records=num_records, seed=seed)
     prepare_folder(out)
     bought = study.planned(settings)
     if not as_json:
@@ -73,7 +73,7 @@ def demo(
 
 def _show_beginning(lines: list[str]) -> None:
     console = Console()
-    console.print(Text("dpmcmc demo: DP-HMC on the paper's banana model", "bold"))
+    console.print(Text("dpmcmc demo banana: the default sampler and the paper's DP-HMC", "bold"))
     points = Table.grid(padding=(0, 1))
     for line in lines:
         points.add_row(" •", Text(line))
@@ -83,46 +83,69 @@ def _show_beginning(lines: list[str]) -> None:
 
 def _show_outcome(outcome: "Outcome", files: dict[Path, str]) -> None:
     from dpmcmc import demo as study
-    from dpmcmc.results.report import statement_rows
 
     console = Console()
-    console.print(_summary_table(study.summary_rows(outcome)))
-    for warning in outcome.posterior.warnings:
-        console.print(Text(f"Warning: {warning}", "bold red"))
+    _show_run(console, outcome, outcome.auto)
+    if outcome.auto.posterior.quality is not None:
+        console.print(Text(str(outcome.auto.posterior.quality)))
+    console.print()
+    _show_run(console, outcome, outcome.paper)
     console.print(Text(study.mixing_note(outcome)))
     console.print()
-    statement = Table(
-        box=box.SIMPLE_HEAD,
-        show_header=False,
-        title="What was spent and released",
-        title_justify="left",
-        title_style="bold",
-    )
-    statement.add_column("", style="dim")
-    statement.add_column("")
-    for label, value in statement_rows(outcome.posterior):
-        statement.add_row(Text(label), Text(value))
-    console.print(statement)
-    if not outcome.posterior.privacy.private:
-        console.print(Text("NOT PRIVATE: this run was seeded; who knows the seed knows the noise.", "bold red"))
+    console.print(_table("How near they are", study.comparison_rows(outcome)))
+    console.print(Text(study.comparison_note()))
+    console.print(Text(study.separate_runs_note(outcome.settings), "bold"))
+    console.print()
+    for run in (outcome.auto, outcome.paper):
+        console.print(_statement_table(run))
+    if not outcome.auto.posterior.privacy.private:
+        console.print(Text("NOT PRIVATE: these runs were seeded; who knows the seed knows the noise.", "bold red"))
     console.print(Text("Written", "bold"))
     for path, what in files.items():
         console.print(Text(f"  {path}  ({what})"), soft_wrap=True)
     console.print(
         Text(
-            "How to read the page: the blue draws should fill the orange regions, and in each chain's trace wander over"
+            "How to read the page: the blue draws should fill the orange regions, and each chain of DP-HMC wander over"
         ),
         Text("the whole orange band."),
     )
 
 
-def _summary_table(summary: "SummaryRows") -> Table:
-    """Return the summary with the exact posterior beside it, narrow enough for a terminal of 80 columns."""
+def _show_run(console: Console, outcome: "Outcome", run: "Run") -> None:
+    from dpmcmc import demo as study
+
+    console.print(_table(f"{run.name}: summary of the draws", study.summary_rows(outcome, run)))
+    # Of a run that judges itself, the reasons are among what it says of its quality.
+    quality = run.posterior.quality
+    for warning in run.posterior.warnings:
+        if quality is None or warning not in str(quality):
+            console.print(Text(f"Warning: {warning}", "bold red"))
+
+
+def _statement_table(run: "Run") -> Table:
+    from dpmcmc.results.report import statement_rows
+
+    statement = Table(
+        box=box.SIMPLE_HEAD,
+        show_header=False,
+        title=f"{run.name}: what was spent and released",
+        title_justify="left",
+        title_style="bold",
+    )
+    statement.add_column("", style="dim")
+    statement.add_column("")
+    for label, value in statement_rows(run.posterior):
+        statement.add_row(Text(label), Text(value))
+    return statement
+
+
+def _table(title: str, summary: "SummaryRows") -> Table:
+    """Return a table with what fits into a terminal of 80 columns."""
     shown = [place for place, name in enumerate(summary.columns) if not name.startswith(("mcse", "hdi", "eti"))]
-    table = Table(box=box.SIMPLE_HEAD, title="Summary of the draws", title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     table.add_column("")
     for place in shown:
         table.add_column(Text(summary.columns[place]), justify="right", overflow="fold")
     for name, values in summary.rows:
-        table.add_row(Text(name), *(f"{values[place]:.3g}" for place in shown))
+        table.add_row(Text(name), *("–" if math.isnan(values[place]) else f"{values[place]:.3g}" for place in shown))
     return table

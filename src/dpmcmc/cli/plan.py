@@ -31,7 +31,7 @@ EXAMPLES = (
     "--epsilon 4`\n\n"
     "Your own settings:  `dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise-multiplier 32 "
     "--gradient-noise-multiplier 170 --num-records 50000 --epsilon 2 --delta 1e-6`\n\n"
-    "How wide intervals become:  `dpmcmc plan --sampler dp-laplace --dimension 12 --num-records 50000 --epsilon 1`"
+    "How wide intervals become:  `dpmcmc plan --sampler auto --dimension 12 --num-records 50000 --epsilon 1`"
 )
 _METROPOLIS, _HMC, _PENALTY = "dp-hmc and dp-penalty", "dp-hmc", "dp-penalty"
 _MINIBATCH = "dp-sgld and dp-sgnht"
@@ -40,6 +40,7 @@ _MINIBATCH = "dp-sgld and dp-sgnht"
 class SamplerName(StrEnum):
     """The samplers by their names on the command line."""
 
+    auto = "auto"
     dp_hmc = "dp-hmc"
     dp_penalty = "dp-penalty"
     dp_sgld = "dp-sgld"
@@ -99,7 +100,10 @@ _SAMPLERS = {
         "DPSGNHT", ("batch_size", "gradient_clip_norm", "step_size", "diffusion"), {"sampling": None}
     ),
     SamplerName.dp_laplace: _SamplerKind("DPLaplace", (), {}),
+    SamplerName.auto: _SamplerKind("auto", (), {}),
 }
+# What they find follows the data: there are no settings, and no steps to count.
+_WITHOUT_SETTINGS = (SamplerName.auto, SamplerName.dp_laplace)
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,14 @@ class RunOptions:
     delta: Annotated[
         float | None, typer.Option(help="Privacy parameter δ. Default: 0.1 / num-records.", show_default=False)
     ] = None
-    num_chains: Annotated[int, typer.Option(help="Chains; they share the budget. (dp-laplace has none.)", min=1)] = 4
+    num_chains: Annotated[
+        int, typer.Option(help="Chains; they share the budget. (auto and dp-laplace have none.)", min=1)
+    ] = 4
     dimension: Annotated[
         int | None,
         typer.Option(
-            help="Number of unconstrained parameters: the acceptance is then predicted. A preset knows it; dp-laplace "
-            "needs it.",
+            help="Number of unconstrained parameters: the acceptance is then predicted. A preset knows it; auto and "
+            "dp-laplace need it.",
             min=1,
             show_default=False,
         ),
@@ -212,7 +218,7 @@ class SamplerOptions:
 
 @with_option_groups
 def plan(run: RunOptions, settings: SamplerOptions, as_json: JsonOption = False) -> None:
-    """Show what a budget buys, without any data: iterations and queries; for dp-laplace, the width of intervals.
+    """Show what a budget buys, without any data: iterations; for auto and dp-laplace, the width of intervals.
 
     Nothing is spent and nothing is read. Noise multipliers τ are noise sd / sensitivity; useful ones grow with √n, so
     that the same accuracy costs less the more people there are.
@@ -221,8 +227,8 @@ def plan(run: RunOptions, settings: SamplerOptions, as_json: JsonOption = False)
 
     name, options = _sampler_options(run, settings)
     delta = 0.1 / run.num_records if run.delta is None else run.delta
-    if name == SamplerName.dp_laplace:
-        _plan_laplace(run, delta, as_json)
+    if name in _WITHOUT_SETTINGS:
+        _plan_laplace(name, run, delta, as_json)
         return
     class_name, _, free = _SAMPLERS[name]
     stand_ins = {option: value for option, value in free.items() if value is not None}
@@ -259,7 +265,7 @@ def _sampler_options(run: RunOptions, settings: SamplerOptions) -> tuple[Sampler
         raise UsageError(f"{listed(foreign)} does not belong to {name}; leave it out or choose another --sampler")
     options = given
     if run.preset is not None:
-        if name == SamplerName.dp_laplace:
+        if name in _WITHOUT_SETTINGS:
             raise UsageError(f"--preset has no settings for {name}, which needs none; give --dimension instead")
         from dpmcmc.presets import paper_settings
 
@@ -270,18 +276,22 @@ def _sampler_options(run: RunOptions, settings: SamplerOptions) -> tuple[Sampler
     return name, options
 
 
-def _plan_laplace(run: RunOptions, delta: float, as_json: bool) -> None:
+def _plan_laplace(name: SamplerName, run: RunOptions, delta: float, as_json: bool) -> None:
     import dpmcmc
 
     if run.dimension is None:
-        raise UsageError(f"{SamplerName.dp_laplace} needs --dimension, the number of unconstrained parameters; give it")
+        raise UsageError(f"{name} needs --dimension, the number of unconstrained parameters; give it")
     bought = dpmcmc.plan(
-        dpmcmc.DPLaplace(), num_records=run.num_records, epsilon=run.epsilon, delta=delta, dimension=run.dimension
+        "auto" if name == SamplerName.auto else dpmcmc.DPLaplace(),
+        num_records=run.num_records,
+        epsilon=run.epsilon,
+        delta=delta,
+        dimension=run.dimension,
     )
     if as_json:
         print_json(
             {
-                "sampler": SamplerName.dp_laplace.value,
+                "sampler": name.value,
                 "settings": {},
                 "num_records": bought.num_records,
                 "epsilon": bought.epsilon,
@@ -290,17 +300,19 @@ def _plan_laplace(run: RunOptions, delta: float, as_json: bool) -> None:
             }
         )
     else:
-        _show_laplace(bought)
+        _show_laplace(_SAMPLERS[name].class_name, bought)
 
 
-def _show_laplace(bought: "LaplacePlan") -> None:
+def _show_laplace(class_name: str, bought: "LaplacePlan") -> None:
     from dpmcmc.results.quality import as_percent
 
     console = Console()
     console.print(
         f"With ε = {bought.epsilon:g} and δ = {bought.delta:g}, {bought.num_records:,} records and "
         f"{bought.dimension:,} unconstrained parameters:",
-        Text("DPLaplace can work.", "bold green") if bought.feasible else Text("DPLaplace cannot work.", "bold red"),
+        Text(f"{class_name} can work.", "bold green")
+        if bought.feasible
+        else Text(f"{class_name} cannot work.", "bold red"),
         highlight=False,
     )
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
@@ -309,7 +321,8 @@ def _show_laplace(bought: "LaplacePlan") -> None:
     if bought.feasible:  # else they mean nothing
         low, high = bought.interval_widening
         shares = [as_percent(1.0 - 1.0 / times) for times in (low, high)]
-        table.add_row("expected for benign to skewed data:", "")
+        where = "" if class_name == "DPLaplace" else " if the posterior is about Gaussian,"
+        table.add_row(f"expected{where} for benign to skewed data:", "")
         table.add_row("  90 % intervals, times as wide as without noise", f"{low:.3g} to {high:.3g}")
         table.add_row("  share of noise in an interval", " to ".join(shares))
         table.add_row("  noise on each parameter, in posterior sds", "{:.2g} to {:.2g}".format(*bought.noise_sd))

@@ -1,6 +1,6 @@
-"""What DP-Laplace can do with a budget, worked out with no data: how wide its intervals become, or that it cannot work.
+"""What a budget buys DP-Laplace and "auto", worked out with no data: how wide intervals become, or that it cannot work.
 
-It has no steps to count: all of its budget goes into a few sums, and its draws cost nothing. What a budget buys is
+They have no steps to count: all of the budget goes into a few sums, and draws cost nothing. What a budget buys is
 precision, and that follows from the number of records, the number of parameters, ε and δ alone.
 """
 
@@ -28,12 +28,13 @@ CLIP_FACTORS = (1.5, 6.0)
 
 @dataclass(frozen=True)
 class LaplacePlan:
-    """What a budget buys DP-Laplace.
+    """What a budget buys DP-Laplace, or "auto".
 
     Attributes
     ----------
     sampler, num_records, dimension, epsilon, delta
-        What was asked; ``dimension`` is the number d of unconstrained parameters.
+        What was asked; ``dimension`` is the number d of unconstrained parameters. The sampler is "DP-Laplace" or
+        "auto": the numbers are the same.
     mu_total
         The budget's total μ, called B below, with the reserve for discrete noise set aside.
     relative_noise
@@ -66,8 +67,10 @@ class LaplacePlan:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def plan_laplace(*, num_records: int, epsilon: float, delta: float, dimension: int) -> LaplacePlan:
-    r"""Work out what a budget buys DP-Laplace, with no data.
+def plan_laplace(
+    *, num_records: int, epsilon: float, delta: float, dimension: int, sampler: str = "DP-Laplace"
+) -> LaplacePlan:
+    r"""Work out what a budget buys DP-Laplace, or "auto" where a Gaussian is enough, with no data.
 
     Parameters
     ----------
@@ -77,6 +80,8 @@ def plan_laplace(*, num_records: int, epsilon: float, delta: float, dimension: i
         The budget.
     dimension
         Number d of unconstrained parameters.
+    sampler
+        Its name, in the plan.
 
     Raises
     ------
@@ -123,7 +128,7 @@ def plan_laplace(*, num_records: int, epsilon: float, delta: float, dimension: i
             f"records, or epsilon = {_epsilon_for(mu * low**2, epsilon, delta):g}, would bring the noise down to one sd"
         )
     return LaplacePlan(
-        sampler="DP-Laplace",
+        sampler=sampler,
         num_records=num_records,
         dimension=dimension,
         epsilon=epsilon,

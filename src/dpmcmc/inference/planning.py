@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -94,7 +94,7 @@ class Funds(NamedTuple):
 
 @overload
 def plan(
-    sampler: DPLaplace,
+    sampler: DPLaplace | Literal["auto"],
     *,
     num_records: int,
     epsilon: float,
@@ -119,7 +119,7 @@ def plan(
 
 
 def plan(
-    sampler: Sampler | DPLaplace,
+    sampler: Sampler | DPLaplace | Literal["auto"],
     *,
     num_records: int,
     epsilon: float,
@@ -133,18 +133,18 @@ def plan(
     Parameters
     ----------
     sampler
-        Settings of a private sampler, such as ``DPHMC(...)``; or ``DPLaplace()``, whose draws are free: what the budget
-        buys is then precision.
+        Settings of a private sampler, such as ``DPHMC(...)``; or ``"auto"`` or ``DPLaplace()``, whose draws are free:
+        what the budget buys is then precision.
     num_records
         Number of rows, which is public.
     epsilon, delta
         The budget, shared by all chains.
     num_chains
-        Number of chains (no matter to DPLaplace).
+        Number of chains (no matter to "auto" and DPLaplace).
     dimension
         Number of unconstrained parameters, if known (``model.dimension``). The reserve for discrete noise then limits
         the steps too (it does so only for very many steps of very many parameters, or a very small δ), and the
-        acceptance is predicted. Required for DPLaplace.
+        acceptance is predicted. Required for "auto" and DPLaplace.
     check_records
         Whether the run counts the records that are of no use (with noise, once): it costs 0.1 % of μ, or 0.5 % of ε for
         minibatch samplers.
@@ -152,7 +152,9 @@ def plan(
     Returns
     -------
     Plan or LaplacePlan
-        The latter for DPLaplace, see :func:`dpmcmc.inference.laplace_plan.plan_laplace`.
+        The latter for DPLaplace and "auto", see :func:`dpmcmc.inference.laplace_plan.plan_laplace`. Of "auto" it says
+        what is refused beforehand, and how wide intervals are if the posterior is about Gaussian; what a curved one
+        costs is not known before it is looked at.
 
     Raises
     ------
@@ -176,17 +178,18 @@ def plan(
     >>> round(plan.predicted_acceptance, 2)
     0.57
 
-    How many times as wide as without noise DP-Laplace makes intervals, for benign and for skewed data:
+    How many times as wide as without noise intervals become, for benign and for skewed data:
 
-    >>> plan = dpmcmc.plan(dpmcmc.DPLaplace(), num_records=n, epsilon=1.0, delta=1e-6, dimension=10)
+    >>> plan = dpmcmc.plan("auto", num_records=n, epsilon=1.0, delta=1e-6, dimension=10)
     >>> [round(times, 2) for times in plan.interval_widening]
     [1.01, 1.16]
     """
     check_sampler(sampler)
-    if isinstance(sampler, DPLaplace):
+    if isinstance(sampler, str | DPLaplace):
+        name, caller = ("auto", '"auto"') if isinstance(sampler, str) else (sampler.name, "DPLaplace")
         if dimension is None:
-            raise QueryError("dimension is required for DPLaplace, as its noise depends on it; give model.dimension")
-        return plan_laplace(num_records=num_records, epsilon=epsilon, delta=delta, dimension=dimension)
+            raise QueryError(f"dimension is required for {caller}, as its noise depends on it; give model.dimension")
+        return plan_laplace(num_records=num_records, epsilon=epsilon, delta=delta, dimension=dimension, sampler=name)
     num_records, num_chains = checks.count("num_records", num_records), checks.count("num_chains", num_chains)
     if isinstance(sampler, SurrogateHMC):
         raise _no_plan(sampler, num_records, epsilon, delta)
@@ -422,7 +425,7 @@ def private_queries(sampler: Sampler, num_records: int) -> Queries:
     """Return what a private sampler asks; refuse what is no sampler, not private, or larger than the data."""
     check_sampler(sampler)
     if not sampler.private:
-        raise QueryError(f"{sampler.name} adds no noise, so no budget pays for it; use DPLaplace, DPHMC or the like")
+        raise QueryError(f'{sampler.name} adds no noise, so no budget pays for it; use "auto", DPHMC or the like')
     queries = sampler.queries(num_records)
     if isinstance(queries.gradient, BatchGradient) and queries.gradient.batch_size > num_records:
         raise QueryError(

@@ -69,23 +69,30 @@ def sample(
         The records, one row per person; or a :class:`dpmcmc.data.ParquetRecords`, for a file larger than memory. If
         the whole table is float32, so is the arithmetic (see the page on speed and scale in the docs).
     sampler
-        ``DPLaplace()``, which needs no settings; ``DPHMC(...)``, ``DPPenalty(...)``, ``DPSGLD(...)``, ``DPSGNHT(...)``,
-        ``SurrogateHMC(...)``; or, on data that are not secret, ``HMC(...)`` or ``RWMH(...)``, which take no budget.
+        ``"auto"``, the default, needs no settings. It looks at the posterior, privately and within the budget, and
+        draws from a Gaussian where that is enough, from a curved surrogate where it is not, and runs a chain with exact
+        accept tests where no surrogate fits; :attr:`Posterior.quality` says what it chose, why, and what speaks against
+        the result. ``DPLaplace()`` always takes the Gaussian. With settings of your own: ``DPHMC(...)``,
+        ``DPPenalty(...)``, ``DPSGLD(...)``, ``DPSGNHT(...)``, ``SurrogateHMC(...)``; or, on data that are not secret,
+        ``HMC(...)`` or ``RWMH(...)``, which take no budget.
     epsilon, delta
-        The privacy budget of all that is returned. It decides the number of steps (see :func:`dpmcmc.plan`).
+        The privacy budget of all that is returned. It decides the number of steps, or, for "auto" and DPLaplace, how
+        much noise there is in the intervals (see :func:`dpmcmc.plan`).
     num_chains
         Number of chains; they share the budget.
     num_steps
-        Steps of each chain; may only lower what the budget allows. Required for HMC and RWMH. For DPLaplace: draws of
-        each chain (1000), which are free. For SurrogateHMC, whose steps cost what their moves are long: at most so
-        many.
+        Steps of each chain; may only lower what the budget allows. Required for HMC and RWMH. For "auto" and DPLaplace:
+        draws of each chain (1000), which are free; where "auto" runs a chain, what is left of the budget decides, and
+        this is not used. For SurrogateHMC, whose steps cost what their moves are long: at most so many.
     num_warmup
-        How many of each chain's draws (after thinning) to set apart as warm-up. Default: the first half.
+        How many of each chain's draws (after thinning) to set apart as warm-up. Default: the first half. "auto" and
+        DPLaplace take none, nor ``thin``: their draws are independent (of a chain of "auto", the first quarter is left
+        out).
     init
         Starting points: None draws them from the prior; else an array of chains × unconstrained parameters, or a dict
         of constrained values with a leading axis of chains. For SurrogateHMC None draws them from the surrogate. For
-        DPLaplace: None for the prior's centre, one unconstrained vector, or a dict of constrained values. They must not
-        be taken from the data.
+        "auto" and DPLaplace, where the search starts: None for the prior's centre, one unconstrained vector, or a dict
+        of constrained values. They must not be taken from the data.
     thin
         Keep every ``thin``-th draw.
     progress
@@ -99,6 +106,12 @@ def sample(
         Spend a little of the budget (at most 0.1 % of its μ; for minibatch samplers 0.5 % of ε) on a noised count of
         the records that count as nothing: a value missing or infinite, or an outcome that is impossible in the model.
         A table that is coded wrongly is noticed in no other way.
+    exact
+        For "auto" only: spend what is left after the first look at the posterior on a chain whose accept tests are
+        exact, even if a Gaussian or a surrogate would do. Its draws are correlated and fewer, and of the right
+        posterior as far as no log-ratio is clipped. Where no surrogate is fitted (this package's regressions, more than
+        12 parameters, a budget too small for a survey) there is none to run it on: the draws are then a Gaussian's, as
+        without it. ``posterior.quality.method`` says which they are.
 
     Returns
     -------
