@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 import dpmcmc
-from dpmcmc.errors import BudgetExceededError
+from dpmcmc.errors import BudgetExceededError, DPMCMCWarning
+from dpmcmc.presets import paper_settings
+from dpmcmc.results import Quality
 from studies import discrepancy
 from studies.auto_cases import Case, case_names, data_repeat, make_case, reference_file
 from studies.cells import (
@@ -25,7 +28,6 @@ from studies.cells import (
     CaseCell,
     CellError,
     Result,
-    quality_of,
     read_row_of,
     sample_quietly,
     unconstrained,
@@ -39,6 +41,7 @@ EPSILONS: dict[str, tuple[float, ...]] = {
     "adult": (1.0, 2.0, 4.0),
     "large": (8.0,),
     "shapes": (4.0, 15.0),
+    "chains": (4.0, 15.0),
 }
 """The budgets at which the cases of each group are run."""
 FAST = ("banana", "gaussian", "ring", "two-modes", "misspecified", "curved-5d")
@@ -114,7 +117,11 @@ def exact_cells(cells: list[AutoCell]) -> list[ExactCell]:
 
 def sample(cell: AutoCell, case: Case) -> dpmcmc.Posterior:
     """Run the sampler of a cell."""
-    return sample_quietly(case, make_sampler(), cell)
+    if case.way == "dp-hmc":
+        settings = paper_settings("paper-banana", "dp-hmc", case.num_records)
+        sampler = dpmcmc.DPHMC(**settings, leapfrog="momentum_first", jitter="halton_from_zero")  # type: ignore[arg-type]
+        return sample_quietly(case, sampler, cell)
+    return sample_quietly(case, make_sampler(), cell, exact=case.way == "exact")
 
 
 def run_cell(cell: AutoCell, folder: Path, commit: str | None = None) -> tuple[Result, Array | None]:
@@ -140,7 +147,14 @@ def run_cell(cell: AutoCell, folder: Path, commit: str | None = None) -> tuple[R
         return row | _NOTHING | {"reasons": str(error), "seconds": time.perf_counter() - began}, None
     row |= {"seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - worked}
     points = unconstrained(case.model, posterior)
-    quality = quality_of(posterior)
+    # A chain of the paper's has only warnings to say of itself.
+    quality = posterior.quality or Quality(
+        method=posterior.sampler.split("(")[0],
+        converged=True,
+        rounds=0,
+        reasons=posterior.warnings,
+        independent_draws=False,
+    )
     generator = np.random.default_rng((cell.run_seed, 3))
     chosen = points[generator.permutation(len(points))[:NUM_COMPARED]]
     row |= measures(points, reference.draws) | mmd(chosen, reference.draws, generator)
@@ -152,6 +166,8 @@ def run_cell(cell: AutoCell, folder: Path, commit: str | None = None) -> tuple[R
         "notes": "; ".join(quality.notes),
         "releases": float(sum(posterior.privacy.queries.values())),
         "num_draws": float(len(points)),
+        "ess": smallest_ess(posterior),
+        "mu": posterior.privacy.mu or math.nan,
         "privacy": posterior.privacy.mode,
         "dpmcmc": posterior.privacy.versions["dpmcmc"],
         "jax": posterior.privacy.versions["jax"],
@@ -161,9 +177,19 @@ def run_cell(cell: AutoCell, folder: Path, commit: str | None = None) -> tuple[R
 
 # -------------------------------------------------------------------------------------------------- measures
 
+
+def smallest_ess(posterior: dpmcmc.Posterior) -> float:
+    """Return the smallest bulk ESS of any entry."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DPMCMCWarning)
+        return float(posterior.summary()["ess_bulk"].min())
+
+
 _MEASURES = ("rms_error", "worst_error", "sd_ratio", "sd_worst", "mass", "coverage")
 _NOTHING: Result = {
-    **dict.fromkeys((*_MEASURES, "mmd", "mmd_exact", "releases", "num_draws", "processor_seconds"), math.nan),
+    **dict.fromkeys(
+        (*_MEASURES, "mmd", "mmd_exact", "releases", "num_draws", "ess", "mu", "processor_seconds"), math.nan
+    ),
     **{"returned": "refused", "refused": 1.0, "flagged": 1.0, "notes": "", "privacy": "", "dpmcmc": "", "jax": ""},
 }
 """The row of a run that was refused: it counts as flagged."""

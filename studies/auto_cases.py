@@ -24,7 +24,9 @@ from studies import laplace_cases
 from studies.exact import Array, find_mode, grid_draws, newton_draws, potential_of, run_nuts
 from studies.laplace_cases import digest_of, num_records_of
 
-Group = Literal["paper", "adult", "large", "shapes"]
+Group = Literal["paper", "adult", "large", "shapes", "chains"]
+Way = Literal["auto", "exact", "dp-hmc"]
+"""How a case is run: by default, with ``exact=True``, or by the paper's DP-HMC with the paper's settings."""
 NUM_EXACT = 6000
 """Exact draws that are kept of each posterior."""
 
@@ -84,6 +86,8 @@ class Case:
         Whether the Gaussian at the mode will do for the exact posterior; that is checked.
     mirror
         A symmetry of the posterior that leads to a part of it where no chain would come.
+    way
+        How it is run.
     seed, repeat
         What the records were made from.
     """
@@ -99,6 +103,7 @@ class Case:
     box: Sequence[tuple[float, float]] | None = None
     nearly_gaussian: bool = False
     mirror: Callable[[Array], Array] | None = None
+    way: Way = "auto"
     seed: int = 0
     repeat: int = 0
 
@@ -176,10 +181,15 @@ def make_case(name: str, seed: int = 0, repeat: int = 0) -> Case:
     if name not in case_names():
         raise QueryError(f"case {name!r} is unknown; give one of {', '.join(case_names())}")
     own = data_repeat(name, repeat)
-    generator = np.random.default_rng((seed, own, *name.encode()))
-    made = replace(_ALL[name][1](generator), name=name, group=_ALL[name][0], seed=seed, repeat=own)
-    if name in _FLAT_PRIORS:
-        start = np.random.default_rng((seed, repeat, *b"start", *name.encode())).standard_normal(made.dimension)
+    group, records_of, way = _CHAINS.get(name, (_ALL[name][0], name, "auto"))
+    generator = np.random.default_rng((seed, own, *records_of.encode()))
+    made = replace(_ALL[name][1](generator), name=name, group=group, seed=seed, repeat=own, way=way)
+    starts = np.random.default_rng((seed, repeat, *b"start", *records_of.encode()))
+    if way == "dp-hmc":  # as in the paper: four chains that start in the posterior
+        exact = made.reference().draws
+        made = replace(made, init=exact[starts.integers(len(exact), size=4)])
+    elif records_of in _FLAT_PRIORS:
+        start = starts.standard_normal(made.dimension)
         made = replace(made, init=made.truth + start / np.linalg.norm(start))
     return made
 
@@ -588,6 +598,13 @@ _ALL: dict[str, tuple[Group, Callable[[np.random.Generator], Case]]] = {
     "gamma": ("shapes", _gamma),
     "boundary": ("shapes", _boundary),
 }
+# Chains on the records of other cases: those of ``exact=True``, and the paper's.
+_CHAINS: dict[str, tuple[Group, str, Way]] = {
+    "banana-exact": ("chains", "banana", "exact"),
+    "banana-dp-hmc": ("chains", "banana", "dp-hmc"),
+    "cubic-exact": ("chains", "cubic", "exact"),
+}
+_ALL |= {name: (group, _ALL[records_of][1]) for name, (group, records_of, _) in _CHAINS.items()}
 # One unit away from the truth; the others start by themselves, from the prior.
 _FLAT_PRIORS = ("banana", "gaussian", "banana-t3")
 _SHARED = ("adult", "logistic-1m", "mixture", "student-regression", "small-n", "rare-events")

@@ -38,6 +38,8 @@ COLUMNS = (
     "refused",
     "releases",
     "num_draws",
+    "ess",
+    "mu",
     "seconds",
     "processor_seconds",
     "method",
@@ -74,6 +76,8 @@ _QUARTILES = (
     "sd_worst",
     "mass",
     "releases",
+    "ess",
+    "ess_per_mu",
     "processor_seconds",
 )
 
@@ -114,7 +118,7 @@ def summarise(table: Table) -> Table:
         first = rows.iloc[0]
         line: dict[str, object] = {"case": case, "group": first["group"], "epsilon": epsilon}
         line |= {"num_records": first["num_records"], "dimension": first["dimension"], "runs": len(rows)}
-        line |= quartiles(rows[rows["refused"] == 0.0], _QUARTILES)
+        line |= quartiles(rows[rows["refused"] == 0.0].assign(ess_per_mu=rows["ess"] / rows["mu"]), _QUARTILES)
         line["mmd_worst"] = quantile(rows.loc[rows["refused"] == 0.0, "mmd"], 1.0)
         line["mass"], line["coverage"] = float(rows["mass"].mean()), float(rows["coverage"].mean())
         line["returned"] = ", ".join(f"{name} {count}" for name, count in rows["returned"].value_counts().items())
@@ -157,6 +161,9 @@ def sections(table: Table, paper_page: Path) -> list[str]:
     rows = summary[summary["group"] == "shapes"]
     if len(rows):
         parts += ["### Shapes that the surrogate was not made for", _shapes_markdown(rows)]
+    rows = summary[summary["group"] == "chains"]
+    if len(rows):
+        parts += ["### Chains: `exact=True`, and the paper's DP-HMC", _chains_markdown(rows)]
     return [*parts, "### The flag, by what was returned", _flag_markdown(table), *_missed_markdown(table)]
 
 
@@ -176,6 +183,23 @@ def paper_markdown(summary: Table, case: str, paper_page: Path) -> str:
     bars = MMD_BARS[case]
     lines.append(["bar", "", *(f"{bars[level]:g}" if level in bars else "–" for level in levels)])
     return markdown_table(["", "runs", *(f"ε = {level:g}" for level in levels)], lines)
+
+
+def _chains_markdown(summary: Table) -> str:
+    """Return how near exact chains come, and how many effective draws a unit of μ buys."""
+    head = ["", "runs", "MMD", "exact draws", "RMS error", "sd ratio", "smallest ESS", "ESS / μ", "flagged"]
+    lines = [
+        [
+            f"{row['case']}, ε = {row['epsilon']:g}",
+            str(row["runs"]),
+            *(spread(row, measure) for measure in ("mmd", "mmd_exact", "rms_error")),
+            optional(row["sd_ratio_median"], ".2f"),
+            *(optional(row[f"{name}_median"], ".0f") for name in ("ess", "ess_per_mu")),
+            str(row["flagged"]),
+        ]
+        for _, row in summary.iterrows()
+    ]
+    return markdown_table(head, lines)
 
 
 def _accuracy_markdown(summary: Table) -> str:

@@ -149,7 +149,7 @@ class AnyCase(Protocol):
         """Where the run starts, an unconstrained vector; None: where the sampler starts by itself."""
 
 
-def sample_quietly(case: AnyCase, sampler: Any, cell: CaseCell) -> dpmcmc.Posterior:
+def sample_quietly(case: AnyCase, sampler: Any, cell: CaseCell, **more: Any) -> dpmcmc.Posterior:
     """Run a sampler on a case, seeded; what it would warn of is in the study's tables."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DPMCMCWarning)
@@ -162,6 +162,7 @@ def sample_quietly(case: AnyCase, sampler: Any, cell: CaseCell) -> dpmcmc.Poster
             seed=cell.run_seed,
             init=case.init,
             progress=False,
+            **more,
         )
 
 
