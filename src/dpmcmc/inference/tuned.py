@@ -425,7 +425,12 @@ def _more_reasons(
             "intervals say little. Use a larger ε or more records."
         ]
     # Of regressions this is no surprise, and intervals are what matters; elsewhere it is the shape.
-    noise = math.sqrt(1.0 / (1.0 - min(float(shares.mean()), 0.99)) ** 2 - 1.0)
+    if found.laplace is not None:
+        unknown = np.diag(found.laplace.noise + found.laplace.clipping) / np.diag(found.laplace.posterior)
+        noise = math.sqrt(float(np.mean(unknown)))
+    else:
+        assert found.surveyor is not None
+        noise = found.surveyor.noise()
     if run.method == "auto" and not isinstance(run.curator.model, RegressionModel) and noise > _NOISY:
         return [
             f"Privacy noise moves the draws by about {noise:.1f} posterior sds. Their intervals allow for that, but "

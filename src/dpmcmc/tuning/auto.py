@@ -23,7 +23,7 @@ from scipy.stats import chi2
 
 from dpmcmc.queries import Affine
 from dpmcmc.surrogate import Form
-from dpmcmc.tuning.fit import Fit, Frame, Observation, fit_map
+from dpmcmc.tuning.fit import Fit, Frame, Observation, fit_map, polynomials
 from dpmcmc.tuning.laplace import TAIL_FACTOR, Belief, Laplace, _Search, _State
 from dpmcmc.tuning.prior import Prior
 from dpmcmc.tuning.questions import Questions
@@ -516,6 +516,20 @@ class Surveyor:
             fit, weights, self._starts(region), region, self.generator, temperature=temperature, warmup=warmup
         )
         return np.asarray(draws[:: -_thinning(draws)][::-1].reshape(-1, self.dimension))
+
+    def noise(self) -> float:
+        """Return by how many posterior sds the weights' uncertainty moves the surrogate, on average where it lies.
+
+        A change δψ moves the slope by Jᵀδψ, which is compared with the curvature JᵀJ + the prior's.
+        """
+        survey = self.survey
+        assert survey.fit is not None and survey.draws is not None
+        fit, points = survey.fit, survey.draws[self.generator.permutation(len(survey.draws))[:64]]
+        changes = fit.weights(fit.drawn(self.generator, 128)) - fit.weights()
+        moved = np.einsum("kam,jm->kja", changes, polynomials(fit.form, points)[0])
+        slopes = np.einsum("jai,kja->kji", fit.jacobians(points), moved)
+        locals_ = np.array([self._local(u) for u in points])
+        return float(np.sqrt(np.mean(np.einsum("jil,kji->kjl", locals_, slopes) ** 2)))
 
     def draw_theta(self, number: int, *, certain: bool = False) -> Array:
         """Draw so many parameter vectors, with new weights every time."""
