@@ -98,8 +98,8 @@ def test_run_hands_over_the_settings(sample_stub):
     for call in (auto, paper):
         assert call["data"].shape == (2000, 2)
         assert (call["epsilon"], call["delta"], call["seed"], call["progress"]) == (15.0, 0.1 / 2000, 7, False)
-    assert "sampler" not in auto  # the default, which is told nothing
-    assert "init" not in auto
+    assert "sampler" not in auto  # the default
+    assert np.linalg.norm(auto["init"] - [0.0, 3.0]) == pytest.approx(1.0)
     assert np.array_equal(auto["data"], paper["data"])
     assert paper["init"].shape == (4, 2)
     assert paper["sampler"] == dpmcmc.DPHMC(**small().sampler_arguments)
@@ -226,9 +226,10 @@ def test_the_code_of_the_page_makes_the_same_call(sample_stub, monkeypatch, tmp_
         assert ours[name] == theirs[name]
     for name in ("data", "init"):
         assert np.array_equal(ours[name], theirs[name])
-    for name in ("epsilon", "delta", "seed"):
+    for name in ("epsilon", "delta", "num_chains", "seed"):
         assert auto[name] == auto_again[name]
-    assert np.array_equal(auto["data"], auto_again["data"])
+    for name in ("data", "init"):
+        assert np.array_equal(auto[name], auto_again[name])
     assert (tmp_path / "posterior.nc").exists()
     assert (tmp_path / "dp-hmc.nc").exists()
 

@@ -45,6 +45,11 @@ _NUM_EXACT_DRAWS = 100_000
 _NUM_COMPARED = 1000
 _TRUE_PARAMETER = (0.0, 3.0)
 _REGIONS = (0.99, 0.9, 0.5)
+# The prior is all but flat, so that its centre says nothing. As in `python -m studies auto`.
+_AUTO_START = (
+    "It starts one unit from the true parameter in a random direction, many posterior sds away: given, not taken from "
+    "the data."
+)
 _GOOD_R_HAT = 1.05
 _GOOD_REACH = 0.8
 
@@ -154,6 +159,12 @@ class Run:
     draws: NDArray[np.float64]
     seconds: float
 
+    @property
+    def some_draws(self) -> NDArray[np.float64]:
+        """So many of the draws, evenly spaced, as are shown and compared: draws × 2."""
+        draws = self.draws.reshape(-1, 2)
+        return draws[np.linspace(0, len(draws) - 1, min(_NUM_COMPARED, len(draws))).astype(int)]
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -164,7 +175,7 @@ class Outcome:
     settings
         What was run.
     auto, paper
-        The default sampler, which was told nothing but ε and δ; DP-HMC with the paper's settings.
+        The default sampler, which has no settings; DP-HMC with the paper's settings.
     exact_not_private
         What only synthetic data may show.
     """
@@ -204,8 +215,8 @@ def description(settings: Settings, bought: dpmcmc.Plan) -> list[str]:
     noise = "exact noise" if settings.seed is None else f"noise from seed {settings.seed} (NOT private)"
     return [
         f"{settings.num_records:,} synthetic records are drawn from the model with true parameter (0, 3).",
-        f"First the default sampler, auto, with {noise}: ε = {settings.epsilon:g} and δ = {settings.delta:g} are all "
-        "that it is told. It starts at the prior's centre.",
+        f"First the default sampler, auto, with {noise}: no settings but ε = {settings.epsilon:g} and "
+        f"δ = {settings.delta:g}. {_AUTO_START}",
         f"Then the paper's DP-HMC with the paper's settings: the same ε buys {bought.num_steps:,} iterations in each "
         f"of {_NUM_CHAINS} chains. They start at the true parameter + N(0, {settings.start_scale:.2g}²), as in the "
         "paper: given, not taken from the data.",
@@ -248,11 +259,16 @@ def run(settings: Settings, *, progress: bool = True) -> Outcome:
         draws = np.asarray(posterior.draws["theta"], np.float64)
         return Run(name, posterior, draws, time.perf_counter() - began)
 
-    auto = timed("auto")
+    auto = timed("auto", init=_unit_away(generator))
     paper = timed("DP-HMC", sampler=dpmcmc.DPHMC(**settings.sampler_arguments), init=start)
     center, scale = model.straight_posterior_not_private(data)
     exact_draws = model.sample_posterior_not_private(exact_key, data, _NUM_EXACT_DRAWS)
     return Outcome(settings, auto, paper, ExactPosterior(center, scale, model.curvature, exact_draws))
+
+
+def _unit_away(generator: np.random.Generator) -> NDArray[np.float64]:
+    direction = generator.standard_normal(2)
+    return np.asarray(np.array(_TRUE_PARAMETER) + direction / np.linalg.norm(direction))
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
@@ -286,9 +302,8 @@ def comparison_rows(outcome: Outcome) -> SummaryRows:
     reference, others = exact[:_NUM_COMPARED], exact[_NUM_COMPARED : 2 * _NUM_COMPARED]
     rows: list[tuple[str, list[float]]] = []
     for run in (outcome.auto, outcome.paper):
-        draws = run.draws.reshape(-1, 2)
-        compared = draws[np.linspace(0, len(draws) - 1, min(_NUM_COMPARED, len(draws))).astype(int)]
-        rows.append((run.name, [discrepancy(compared, reference), len(draws), run.seconds]))
+        number = run.draws.shape[0] * run.draws.shape[1]
+        rows.append((run.name, [discrepancy(run.some_draws, reference), number, run.seconds]))
     rows.append(("exact draws", [discrepancy(others, reference), len(exact), math.nan]))
     return SummaryRows(["MMD to the exact posterior", "draws", "seconds"], rows)
 
@@ -428,8 +443,7 @@ def posterior_figure(outcome: Outcome) -> Figure:
                 outline = outcome.exact_not_private.region(probability)
                 plane.fill(*outline.T, facecolor=_EXACT, alpha=0.16 + 0.1 * strength, linewidth=0)
                 plane.plot(*outline.T, color=_EXACT, linewidth=1.1)
-            draws = run.draws.reshape(-1, 2)
-            plane.plot(*draws.T, "o", color=_PRIVATE, alpha=0.45, markersize=2.4, markeredgewidth=0)
+            plane.plot(*run.some_draws.T, "o", color=_PRIVATE, alpha=0.45, markersize=2.4, markeredgewidth=0)
             plane.set(xlabel=_NAMES[0], xlim=(low[0], high[0]), ylim=(low[1], high[1]))
             if place == 0:
                 plane.set_ylabel(_NAMES[1])
@@ -526,7 +540,12 @@ def code_lines(settings: Settings) -> str:
             f"generator = np.random.default_rng({stream})",
             "data_key, _ = jax.random.split(jax.random.key(int(generator.integers(2**32))))",
             "data = model.generate(data_key, n)",
-            f"posterior = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n{seeded})",
+            f"start = np.array([0.0, 3.0]) + {settings.start_scale!r} * generator.standard_normal(({_NUM_CHAINS}, 2))",
+            "direction = generator.standard_normal(2)",
+            "unit_away = np.array([0.0, 3.0]) + direction / np.linalg.norm(direction)",
+            "",
+            f"posterior = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n,",
+            f"                          num_chains={_NUM_CHAINS}, init=unit_away{seeded})",
             'posterior.save("posterior.nc", overwrite=True)',
             "print(posterior.summary(), posterior.quality, posterior.privacy)",
             "",
@@ -536,7 +555,6 @@ def code_lines(settings: Settings) -> str:
             f"ratio_bound={values['ratio_bound']:g}, gradient_clip_norm={values['gradient_clip_norm']:g},",
             "    ratio_noise_multiplier=0.10 * math.sqrt(n), gradient_noise_multiplier=0.55 * math.sqrt(n),",
             ")",
-            f"start = np.array([0.0, 3.0]) + {settings.start_scale!r} * generator.standard_normal(({_NUM_CHAINS}, 2))",
             f"paper = dpmcmc.sample(model, data, epsilon={settings.epsilon!r}, delta=0.1 / n, sampler=sampler,",
             f"                      num_chains={_NUM_CHAINS}, init=start{seeded})",
             'paper.save("dp-hmc.nc", overwrite=True)',
@@ -582,10 +600,9 @@ def page(outcome: Outcome) -> str:
             parts.paragraph(comparison_note()),
             parts.heading("The default sampler: summary"),
             parts.summary(summary_rows(outcome, outcome.auto)),
+            parts.paragraph(_AUTO_START),
             parts.heading("The default sampler: how far to trust it"),
             parts.trust(auto) if auto.quality is not None else parts.warning_notes(auto),
-            parts.heading("The default sampler: what was spent and released"),
-            parts.statement(auto),
             parts.heading("DP-HMC: summary"),
             parts.summary(summary_rows(outcome, outcome.paper)),
             parts.warning_notes(paper),
@@ -597,6 +614,8 @@ def page(outcome: Outcome) -> str:
             ),
             parts.heading("DP-HMC: what was spent and released"),
             parts.statement(paper),
+            parts.heading("The default sampler: what was spent and released"),
+            parts.statement(auto),
             parts.heading("The code"),
             parts.code(code_lines(settings)),
         ],

@@ -147,5 +147,11 @@ def _table(title: str, summary: "SummaryRows") -> Table:
     for place in shown:
         table.add_column(Text(summary.columns[place]), justify="right", overflow="fold")
     for name, values in summary.rows:
-        table.add_row(Text(name), *("–" if math.isnan(values[place]) else f"{values[place]:.3g}" for place in shown))
+        table.add_row(Text(name), *(_short(values[place]) for place in shown))
     return table
+
+
+def _short(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
