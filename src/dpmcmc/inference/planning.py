@@ -183,6 +183,11 @@ def plan(
     [1.01, 1.16]
     """
     check_sampler(sampler)
+    if isinstance(sampler, str):
+        raise QueryError(
+            'sampler="auto" has no plan: what it asks follows what was released. sample refuses what is hopeless before '
+            "anything is spent; plan(DPLaplace(), ...) says how wide intervals become where a Gaussian is enough"
+        )
     if isinstance(sampler, DPLaplace):
         if dimension is None:
             raise QueryError("dimension is required for DPLaplace, as its noise depends on it; give model.dimension")
