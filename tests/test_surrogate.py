@@ -1,4 +1,4 @@
-"""The polynomials of a surrogate, written twice (NumPy for the fit, JAX for chains): the same, and what they should be."""
+"""The polynomials of a surrogate, written twice (NumPy for fits, JAX for chains): the same, and what they should be."""
 
 import jax
 import jax.numpy as jnp

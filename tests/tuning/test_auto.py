@@ -100,7 +100,7 @@ def found_once(shape, seed, dimension=2):
 
 
 def test_a_gaussian_is_found_to_be_one():
-    """Three of five runs, at least: false alarms of 1 % leave 1e-5 for that; any false alarm is a surrogate that fits."""
+    """Three of five runs, at least: false alarms of 1 % leave 1e-5 for that, and are surrogates that fit."""
     runs = [found_once(gaussian, seed) for seed in range(5)]
     straight = [found for found, _ in runs if found.method == "gaussian"]
     assert len(straight) >= 3
@@ -232,7 +232,7 @@ def look(shape, seed, off=0.0, noise=0.0):
 
 
 def test_the_look_around_does_not_flag_a_gaussian():
-    """At a rate of 1e-5 each, two of 60 have a probability of 2e-7; also where the noise left its mark on the centre."""
+    """At a rate of 1e-5 each, two of 60 have a probability of 2e-7; also where noise has moved the centre."""
     flagged = [not look(gaussian, seed, off=size, noise=size)[0] for seed in range(30) for size in (0.0, 2.0)]
     assert sum(flagged) < 2
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from dpmcmc.surrogate import Form
-from dpmcmc.tuning.fit import Frame, Observation, _factor, fit_map, polynomials
+from dpmcmc.tuning.fit import Frame, Observation, _factor, _free, fit_map, polynomials
 
 STRAIGHT, CURVED = Form(2, 2, 1), Form(2, 2, 2)
 # Constant, linear (lower triangular), and 1, u₀, u₁, He₂(u₀)/√2, u₀u₁, He₂(u₁)/√2.
@@ -46,14 +46,14 @@ def observe(weights, generator, number=60, understated=1.0, moments_factor=1.0):
     return seen
 
 
-def fits(weights, observations):
+def fits(observations):
     """Fits of degree 1, and of degree 2 from there, as the search makes them."""
     straight = fit_map(STRAIGHT, FRAME, observations)
     return straight, fit_map(CURVED, FRAME, observations, like=straight)
 
 
 def right_fit(weights, observations):
-    return fits(weights, observations)[form_of(weights).degree - 1]
+    return fits(observations)[form_of(weights).degree - 1]
 
 
 def heights(form, weights, u):
@@ -83,16 +83,14 @@ def total_chi_square(weights, **options):
     total = size = 0.0
     for seed in range(NUM_REPEATS):
         fit = right_fit(weights, observe(weights, np.random.default_rng(seed), **options))
-        error = fit.factor.T @ (
-            fit.mean - weights[np.isin(fit.weights(np.arange(1.0, 1 + fit.mean.size)), 0, invert=True)]
-        )
+        error = fit.factor.T @ (fit.mean - weights[_free(fit.form)])
         total, size = total + float(error @ error), size + error.size
     return total, size
 
 
 @pytest.mark.parametrize("weights", [LINEAR, BENT], ids=["degree 1", "degree 2"])
 def test_the_weights_posterior_is_calibrated(weights):
-    """χ² of all free weights and repeats, two-sided, each side 5e-6 (the prior and the tolerance matter little here)."""
+    """χ² of all free weights and repeats, two-sided, each side 5e-6 (prior and tolerance matter little here)."""
     total, size = total_chi_square(weights)
     assert stats.chi2.isf(1.0 - RARE, size) < total < stats.chi2.isf(RARE, size)
 
@@ -106,9 +104,9 @@ def test_evidence_prefers_the_right_degree():
     """A ratio of evidences in favour of what is wrong exceeds e¹⁴ with a probability of at most e⁻¹⁴ (Markov): 8e-6
     for ten repeats."""
     for seed in range(10):
-        straight, curved = fits(BENT, observe(BENT, np.random.default_rng(seed)))
+        straight, curved = fits(observe(BENT, np.random.default_rng(seed)))
         assert curved.log_evidence > straight.log_evidence + 14.0
-        straight, curved = fits(LINEAR, observe(LINEAR, np.random.default_rng(seed)))
+        straight, curved = fits(observe(LINEAR, np.random.default_rng(seed)))
         assert curved.log_evidence < straight.log_evidence + 14.0
 
 
@@ -117,7 +115,7 @@ def test_a_wrong_degree_is_rejected_and_the_right_one_is_not():
     for seed in range(10):
         generator = np.random.default_rng(seed)
         old, new = observe(BENT, generator), observe(BENT, generator)
-        straight, curved = fits(BENT, old)
+        straight, curved = fits(old)
         assert straight.score_surprise < 1e-6
         assert straight.predicts(new)[0] < 1e-6
         assert curved.score_surprise > 5e-7

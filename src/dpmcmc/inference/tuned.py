@@ -45,9 +45,11 @@ from dpmcmc.tuning import (
     Style,
     Surveyor,
     Walk,
+    can_survey,
     describe_prior,
     find_laplace,
     find_posterior,
+    is_surveyed,
     largest_form,
     ratio_bound,
 )
@@ -61,7 +63,7 @@ Method = Literal["DP-Laplace", "auto"]
 _COMPARED_DRAWS = 4000
 # Of what is left for a chain, this goes to the search for the bound of its log-ratios; so many moves are looked at.
 _BOUND_SHARE, _BOUND_MOVES = 0.03, 6
-_CHAIN_WARMUP, _CHAIN_NOISE_SD, _FEWEST_STEPS = 0.25, 2.0, 100
+_CHAIN_WARMUP, _CHAIN_NOISE_SD, _FEWEST_STEPS, _MOST_STEPS = 0.25, 2.0, 100, 5000
 # Long ones: what a move costs grows no more once it goes all around the narrow directions, its use in wide ones does.
 _CHAIN_LEAPFROG = 32
 # Draws in which privacy noise is more than so many posterior sds say little.
@@ -166,8 +168,14 @@ def _prepare(
     questions = Questions(_nobody, Style.of(model), num_records, model.dimension)
     for query in questions.programs(moments=method == "auto"):
         curator.prepare(query, start, coordinates=coordinates)
+    if exact and not can_survey(questions, funds.main.left):
+        raise BudgetExceededError(
+            f"exact = True takes a surrogate of the posterior first, for which {num_records} records, "
+            f"{model.dimension} parameters and epsilon = {epsilon:g} do not suffice; use more records, fewer parameters (at most 12), a "
+            "larger epsilon, or leave exact out"
+        )
     walk = None
-    if method == "auto":
+    if method == "auto" and (exact or is_surveyed(questions.style, model.dimension)):
         form = largest_form(model.dimension)
         walk = curator.passes.keep(("walk", form), lambda: Walk(model, form))
         # The chain that may have to be run, for any numbers.
@@ -234,7 +242,7 @@ def _search(run: _Run, progress: bool) -> tuple[RecordCheck | None, Found, Chain
             def left() -> float:
                 return budget.left * (1.0 - 1e-6)
 
-            if run.walk is None:
+            if run.method == "DP-Laplace":
                 return record_check, Found.gaussian(find_laplace(questions, run.prior, left, **common)), None
             seeds = np.asarray(jax.random.key_data(run.keys[0]))
             generator = np.random.default_rng(seeds.astype(np.uint64).tolist())
@@ -288,7 +296,7 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> ChainOutc
         return None
     sampler = _chain_sampler(surveyor, bound.value)
     start = surveyor.draw_theta(run.num_chains, certain=True)
-    outcome = run_chain(curator, sampler, start, key=run_key, report=lambda *_: report())
+    outcome = run_chain(curator, sampler, start, key=run_key, max_steps=_MOST_STEPS, report=lambda *_: report())
     if not len(outcome.positions):
         raise RunError(
             "the budget does not pay for one step of a chain after the search; use a larger ε, or leave out exact=True"

@@ -4,7 +4,7 @@ All of it is post-processing of what was released, asked through a function that
 choice may follow everything released before.
 """
 
-from dpmcmc.tuning.auto import Found, Surveyor, find_posterior, largest_form
+from dpmcmc.tuning.auto import Found, Surveyor, can_survey, find_posterior, is_surveyed, largest_form
 from dpmcmc.tuning.laplace import Laplace, find_laplace
 from dpmcmc.tuning.prior import Prior, describe_prior
 from dpmcmc.tuning.questions import Asked, Questions, Style
@@ -20,9 +20,11 @@ __all__ = [
     "Style",
     "Surveyor",
     "Walk",
+    "can_survey",
     "describe_prior",
     "find_laplace",
     "find_posterior",
+    "is_surveyed",
     "largest_form",
     "ratio_bound",
 ]

@@ -26,7 +26,7 @@ from dpmcmc.surrogate import Form
 from dpmcmc.tuning.fit import Fit, Frame, Observation, fit_map, polynomials
 from dpmcmc.tuning.laplace import TAIL_FACTOR, Belief, Laplace, _Search, _State
 from dpmcmc.tuning.prior import Prior
-from dpmcmc.tuning.questions import Questions
+from dpmcmc.tuning.questions import Questions, Style
 from dpmcmc.tuning.walk import NUM_CHAINS, Region, Walk, frame_of
 
 Array = NDArray[np.float64]
@@ -38,6 +38,8 @@ BATCH, LATE_BATCH = 12, 24
 """Points of a batch of the survey, and of a later one."""
 LATE_SHARES = (0.25, 0.35, 0.40)
 LATE_PARTS = (0.03, 0.89, 0.08)
+LARGEST_PRICE = 0.04
+"""A batch that would have to cost more of the budget to be of use is not worth it."""
 FIRST_RADIUS = 0.7
 """Sds of the first points around the centre."""
 WARMER = 1.3
@@ -62,6 +64,16 @@ def lowest_price(questions: Questions) -> float:
     With a bound of 2√(d/n), noise of sd 2·bound·τ and μ = 1/(2τ²) for each of the points.
     """
     return BATCH / (2.0 * SURVEY_PARTS[1]) * (4.0 * questions.unit / 3.0) ** 2
+
+
+def can_survey(questions: Questions, budget: float) -> bool:
+    """Whether there are records and budget enough for a survey."""
+    return questions.dimension <= MAX_DIMENSION and lowest_price(questions) <= LARGEST_PRICE * budget
+
+
+def is_surveyed(style: Style, dimension: int) -> bool:
+    """Whether the posterior of such a model may need more than a Gaussian: those of regressions do not."""
+    return not style.linear_size and dimension <= MAX_DIMENSION
 
 
 def largest_form(dimension: int) -> Form:
@@ -150,7 +162,7 @@ def find_posterior(
     questions: Questions,
     prior: Prior,
     left: Callable[[], float],
-    walk: Walk,
+    walk: Walk | None,
     generator: np.random.Generator,
     *,
     exact: bool = False,
@@ -165,20 +177,21 @@ def find_posterior(
     questions, prior, left, start, norm_bound, report
         As for :func:`~dpmcmc.tuning.laplace.find_laplace`.
     walk
-        Draws from surrogates.
+        Draws from surrogates; may be missing where there is no survey (`is_surveyed`).
     generator
         Of public randomness.
     exact
-        Leave most of the budget to a chain.
+        Leave most of the budget to a chain; for who has seen to it that there can be a survey.
     """
     search = _Search(questions, prior, left, norm_bound, report)
     state = search.scales(prior.center if start is None else start)
-    if questions.style.linear_size or questions.dimension > MAX_DIMENSION or lowest_price(questions) > 0.04 * left():
+    if not (exact or (is_surveyed(questions.style, questions.dimension) and can_survey(questions, left()))):
         converged = search.locate(state)
         reserve = CHECK_SHARE * search.total
         search.left = lambda: left() - reserve
         laplace = search.finish(state, converged)
         return Found.gaussian(laplace).checked(*_is_straight(questions, prior, state, laplace, left(), generator))
+    assert walk is not None
     converged = search.locate(state, thorough=False)
     surveyor = Surveyor(search, state, walk, generator)
     settled = surveyor.explore()
@@ -523,7 +536,8 @@ class Surveyor:
         A change δψ moves the slope by Jᵀδψ, which is compared with the curvature JᵀJ + the prior's.
         """
         survey = self.survey
-        assert survey.fit is not None and survey.draws is not None
+        assert survey.fit is not None
+        assert survey.draws is not None
         fit, points = survey.fit, survey.draws[self.generator.permutation(len(survey.draws))[:64]]
         changes = fit.weights(fit.drawn(self.generator, 128)) - fit.weights()
         moved = np.einsum("kam,jm->kja", changes, polynomials(fit.form, points)[0])

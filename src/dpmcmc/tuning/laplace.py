@@ -283,7 +283,8 @@ class _Search:
             is_round = not whitened.floored.any() and whitened.values.max() < 4.0 and whitened.values.min() > 0.25
             if price >= LOCATION_LIMITS[1] and (is_round or short_steps >= 4):
                 return True
-            if not thorough and price >= near and noise < 1.5 * math.sqrt(self.dimension):
+            near_enough = noise < 1.5 * math.sqrt(self.dimension) and not whitened.floored.any()
+            if not thorough and price >= near and near_enough:
                 return True
             # What looks like noise at a low price may be a step at a higher one.
             price = min(LOCATION_GROWTH * max(price, near), LOCATION_LIMITS[1])
@@ -384,6 +385,9 @@ class _Search:
         slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
         step = (whitened.vectors.T @ slope) / whitened.values
         limit = 3.0 / np.sqrt(whitened.values)
+        if not self.style.information:
+            # A slope that is no noise, where the curvature is less than the floor: half of what that gives is short.
+            limit = np.where(np.abs(whitened.vectors.T @ slope) > _CERTAIN * score.noise_sd, np.inf, limit)
         return np.where(whitened.floored, np.clip(0.5 * step, -limit, limit), step)
 
     def _lengths(self, score: Score, whitened: Whitened, step: Array) -> tuple[float, float]:
