@@ -289,7 +289,6 @@ def test_a_table_without_values_is_refused_by_the_record_check(log):  # noqa: F8
 
 NASTY = {
     "a tenth missing": np.where(np.arange(NUM_RECORDS)[:, None] < NUM_RECORDS // 10, np.nan, RECORDS),
-    "huge": 1e6 * RECORDS,
     "hopelessly huge": 1e140 * RECORDS,
 }
 
@@ -308,5 +307,5 @@ def test_three_columns_of_huge_values_do_not_crash():
     model = models.GaussianMean(np.eye(3))
     data = 1e6 * np.random.default_rng(0).normal(size=(NUM_RECORDS, 3))
     posterior = run(model, data, epsilon=1.0)
-    assert not np.any(np.isnan(posterior.draws["theta"]))
+    assert not any(np.any(np.isnan(draws)) for draws in posterior.draws.values())
     assert posterior.quality.flagged

@@ -185,8 +185,8 @@ def plan(
     check_sampler(sampler)
     if isinstance(sampler, str):
         raise QueryError(
-            'sampler="auto" has no plan: what it asks follows what was released. sample refuses what is hopeless before '
-            "anything is spent; plan(DPLaplace(), ...) says how wide intervals become where a Gaussian is enough"
+            'sampler="auto" has no plan: what it asks follows what was released. sample refuses what is hopeless '
+            "before anything is spent; plan(DPLaplace(), ...) says how wide intervals become where a Gaussian is enough"
         )
     if isinstance(sampler, DPLaplace):
         if dimension is None:
