@@ -169,7 +169,7 @@ def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch):
 
 
 def test_everything_is_compiled_before_anything_is_charged(monkeypatch):
-    """Also the chain, which may have to be run in the end."""
+    """Of an exact run, all that sees records: its chain is as long as the budget made it, and its draws come last."""
     model, spend, at_first = models.Banana(curvature=19.0), dpmcmc.Budget.spend, []  # used nowhere else
 
     def charging(self, *arguments, **options):
@@ -178,12 +178,14 @@ def test_everything_is_compiled_before_anything_is_charged(monkeypatch):
 
     with monkeypatch.context() as patch, count_compilations() as names:
         patch.setattr(dpmcmc.Budget, "spend", charging)
-        run(model, exact=True)
+        run(model)
     assert "total" in names
     assert names[at_first[0] :] == []
-    with count_compilations() as names:
-        run(model, seed=5)
-    assert names == []
+    del at_first[:]
+    with monkeypatch.context() as patch, count_compilations() as names:
+        patch.setattr(dpmcmc.Budget, "spend", charging)
+        run(model, exact=True, seed=5)
+    assert "total" not in names[at_first[0] :]
 
 
 # ------------------------------------------------------------------ refused, before anything is spent
@@ -287,27 +289,17 @@ def test_a_table_without_values_is_refused_by_the_record_check(log):  # noqa: F8
 
 NASTY = {
     "a tenth missing": np.where(np.arange(NUM_RECORDS)[:, None] < NUM_RECORDS // 10, np.nan, RECORDS),
-    "all equal": np.zeros_like(RECORDS),
-    "one in a hundred huge": np.where(np.arange(NUM_RECORDS)[:, None] < NUM_RECORDS // 100, 1e9, RECORDS),
-    "huge": 1e6 * RECORDS,
     "hopelessly huge": 1e140 * RECORDS,
 }
-FLAGGED = {"huge", "hopelessly huge"}
 
 
-@pytest.mark.parametrize("exact", [False, True], ids=["surrogate", "exact"])
 @pytest.mark.parametrize("label", NASTY)
-def test_bad_data_give_a_posterior_flagged_where_it_is_hopeless(label, exact):
+def test_bad_data_give_a_posterior_flagged_where_it_is_hopeless(label):
     """Never an error of linear algebra: after the first charge it would cost the whole budget."""
-    try:
-        posterior = run(data=NASTY[label], exact=exact, num_steps=100)
-    except RunError as error:  # a chain that the budget does not pay for
-        assert exact
-        assert "does not pay for one step" in str(error)
-        return
+    posterior = run(data=NASTY[label], num_steps=100)
     assert not np.any(np.isnan(posterior.draws["theta"]))
     posterior.privacy.check()
-    assert posterior.quality.flagged or label not in FLAGGED
+    assert posterior.quality.flagged or "huge" not in label
 
 
 def test_three_columns_of_huge_values_do_not_crash():
@@ -315,5 +307,5 @@ def test_three_columns_of_huge_values_do_not_crash():
     model = models.GaussianMean(np.eye(3))
     data = 1e6 * np.random.default_rng(0).normal(size=(NUM_RECORDS, 3))
     posterior = run(model, data, epsilon=1.0)
-    assert not np.any(np.isnan(posterior.draws["theta"]))
+    assert not any(np.any(np.isnan(draws)) for draws in posterior.draws.values())
     assert posterior.quality.flagged
