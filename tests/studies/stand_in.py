@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pandas as pd
 
 from dpmcmc.errors import BudgetExceededError
 from studies import auto, laplace
@@ -48,7 +49,7 @@ def posterior_of(case, points, flagged):
     """Return what a run returns, as far as the studies look at it."""
     with jax.enable_x64(True):
         draws = {name: np.asarray(value)[None] for name, value in jax.vmap(case.model.constrain)(points).items()}
-    privacy = SimpleNamespace(private=False, mode="not private: seeded", versions={"dpmcmc": "0", "jax": "0"})
+    privacy = SimpleNamespace(private=False, mode="not private: seeded", mu=0.3, versions={"dpmcmc": "0", "jax": "0"})
     privacy.queries = {"gradient": 5, "clip_count": 7}
     quality = SimpleNamespace(
         method="stand-in",
@@ -60,7 +61,8 @@ def posterior_of(case, points, flagged):
         clipped_share=0.0,
         rounds=7,
     )
-    return SimpleNamespace(draws=draws, privacy=privacy, quality=quality)
+    summary = pd.DataFrame({"ess_bulk": [float(len(next(iter(draws.values()))[0]))]})
+    return SimpleNamespace(draws=draws, privacy=privacy, quality=quality, warnings=(), summary=lambda: summary)
 
 
 def finish_cell(cell, folder, commit):

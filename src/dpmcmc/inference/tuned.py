@@ -171,8 +171,8 @@ def _prepare(
     if exact and not can_survey(questions, funds.main.left):
         raise BudgetExceededError(
             f"exact = True takes a surrogate of the posterior first, for which {num_records} records, "
-            f"{model.dimension} parameters and epsilon = {epsilon:g} do not suffice; use more records, fewer parameters "
-            "(at most 12), a larger epsilon, or leave exact out"
+            f"{model.dimension} parameters and epsilon = {epsilon:g} do not suffice; use more records, fewer "
+            "parameters (at most 12), a larger epsilon, or leave exact out"
         )
     walk = None
     if method == "auto" and (exact or is_surveyed(questions.style, model.dimension)):

@@ -193,7 +193,18 @@ def find_posterior(
         return Found.gaussian(laplace).checked(*_is_straight(questions, prior, state, laplace, left(), generator))
     assert walk is not None
     converged = search.locate(state, thorough=False)
-    surveyor = Surveyor(search, state, walk, generator)
+    try:
+        return _surveyed(Surveyor(search, state, walk, generator), search, state, converged, exact)
+    except np.linalg.LinAlgError:  # whatever is left is not to be lost
+        reason = (
+            "The survey of the posterior's shape broke down in its arithmetic: the draws are those of a Gaussian that "
+            "nobody has looked at. Values that are very large, or a prior that is very steep, may be why."
+        )
+        return Found.gaussian(search.finish(state, converged)).checked(False, reason)
+
+
+def _surveyed(surveyor: Surveyor, search: _Search, state: _State, converged: bool, exact: bool) -> Found:
+    """Survey, decide, and spend what is left."""
     settled = surveyor.explore()
     surveyor.probe_roots()
     if exact or surveyor.is_outside():
@@ -217,7 +228,7 @@ def _is_straight(
     """
     size = questions.dimension
     values, vectors = np.linalg.eigh(laplace.posterior)
-    matrix = vectors * np.sqrt(np.maximum(values, 1e-300))
+    matrix = vectors * np.sqrt(np.maximum(values, 1e-12 * values.max()))
     half = generator.standard_normal((CHECK_PAIRS, size))
     points = np.concatenate([half, -half])
     weighted = questions.style.weighted
@@ -344,7 +355,7 @@ class Surveyor:
             theta = frame.to_theta(u)
             slope = linear.T @ (offset + linear @ u) - frame.matrix.T @ self.prior.gradient(theta)
             whole = linear.T @ linear + frame.matrix.T @ self.prior.precision(theta) @ frame.matrix
-            u = u - np.linalg.solve(whole, slope)
+            u = u - np.linalg.lstsq(whole, slope, rcond=None)[0]
         return frame.to_theta(u)
 
     # ----------------------------------------------------------------------------------------------------- parts
@@ -356,8 +367,10 @@ class Surveyor:
             return np.eye(self.dimension)
         jacobian = fit.jacobians(u[None])[0]
         precision = self.prior.precision(self.survey.frame.to_theta(u))
-        values, vectors = np.linalg.eigh(jacobian.T @ jacobian + matrix.T @ precision @ matrix)
-        return np.asarray((vectors / np.sqrt(np.maximum(values, 0.1))) @ vectors.T)
+        whole = np.clip(np.nan_to_num(jacobian.T @ jacobian + matrix.T @ precision @ matrix), -1e100, 1e100)
+        values, vectors = np.linalg.eigh(whole)
+        # (Far away, where nothing is known, a surrogate or a prior may be as steep as it likes.)
+        return np.asarray((vectors / np.sqrt(np.clip(values, 0.1, 1e8))) @ vectors.T)
 
     def _ask(self, points: Array, price: float, parts: tuple[float, float, float], for_scores: float) -> None:
         """Ask at some points, compare with what was predicted, and keep the answers.
@@ -616,7 +629,9 @@ class Surveyor:
             normal += (
                 damping[:, None, None] * (np.einsum("nii->n", normal)[:, None, None] + 1e-9) * np.eye(self.dimension)
             )
-            steps = np.linalg.solve(normal, np.einsum("nai,na->ni", jacobians, psi)[..., None])[..., 0]
+            slopes = np.clip(np.nan_to_num(np.einsum("nai,na->ni", jacobians, psi)), -1e100, 1e100)
+            normal = np.clip(np.nan_to_num(normal), -1e100, 1e100)
+            steps = np.linalg.solve(normal, slopes[..., None])[..., 0]
             new = u - steps
             lower = 0.5 * np.sum(fit.psi(new) ** 2, axis=1)
             better = lower < heights
@@ -696,7 +711,7 @@ class Surveyor:
         share, share_sd = (None, None) if method == "chain" else self._count_clipped(reasons)
         center = survey.frame.center
         jacobian = survey.fit.jacobians(np.zeros((1, self.dimension)))[0] @ np.linalg.inv(survey.frame.matrix)
-        posterior = np.linalg.inv(jacobian.T @ jacobian + self.prior.precision(center))
+        posterior = np.linalg.pinv(jacobian.T @ jacobian + self.prior.precision(center), hermitian=True)
         self.state.theta = center
         note = (
             f"The posterior is {'curved' if degree > 1 else 'Gaussian but for its prior'}: drawn from a surrogate of "
