@@ -214,7 +214,7 @@ def asked(monkeypatch):
 
 def test_what_is_run(asked, tmp_path):
     run("auto", "--out", tmp_path)
-    assert len(asked) == 10 * (2 * 4 + 3 + 1 + 2 * len(case_names("shapes")))
+    assert len(asked) == 10 * (2 * 4 + 3 + 1 + 2 * len(case_names("shapes")) + 2 * len(case_names("chains")))
     asked.clear()
     run("auto", "--out", tmp_path, "--cases", "shapes", "--cases", "adult", "--epsilon", 2, "--repeats", 1)
     assert [cell.case for cell in asked] == ["adult", *case_names("shapes")]

@@ -18,7 +18,9 @@ QUICK = [name for name in case_names() if name not in CHAINS]
 def test_names():
     names = case_names()
     assert (
-        len(names) == len(set(names)) == sum(len(case_names(group)) for group in ("paper", "adult", "large", "shapes"))
+        len(names)
+        == len(set(names))
+        == sum(len(case_names(group)) for group in ("paper", "adult", "large", "shapes", "chains"))
     )
     assert len(case_names("shapes")) >= 18
     with pytest.raises(QueryError, match="case 'rnig' is unknown; give one of banana, "):
