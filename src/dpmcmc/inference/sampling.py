@@ -109,9 +109,8 @@ def sample(
     exact
         For "auto" only: spend what is left after the first look at the posterior on a chain whose accept tests are
         exact, even if a Gaussian or a surrogate would do. Its draws are correlated and fewer, and of the right
-        posterior as far as no log-ratio is clipped. Where no surrogate is fitted (this package's regressions, more than
-        12 parameters, a budget too small for a survey) there is none to run it on: the draws are then a Gaussian's, as
-        without it. ``posterior.quality.method`` says which they are.
+        posterior as far as no log-ratio is clipped. Refused, before anything is spent, for more than 12 parameters or
+        where records and budget do not suffice for a surrogate.
 
     Returns
     -------
