@@ -42,10 +42,6 @@ Array = NDArray[np.float64]
 
 BUDGET, STEPS, INTERRUPTED = "the budget ended", "all steps are done", "it was interrupted"
 
-CHARGED_BY_BOUND = (
-    "; log-ratios have noise of constant sd and were charged by their own public clip bounds: the noise multiplier "
-    "stated is that of their mean cost"
-)
 # Free proposals on the surrogate before a starting point that nobody gave.
 _FREE_PROPOSALS = 50
 # So many first proposals show what a step costs.
@@ -322,6 +318,14 @@ def _check_start(curator: Curator, sampler: SurrogateHMC, theta: Array) -> None:
             raise QueryError("a starting point has no finite prior density or surrogate; start inside the posterior")
 
 
+def charged_by_bound(noise_sd: float) -> str:
+    """Say, in a statement, how log-ratios were charged."""
+    return (
+        f"; each log-ratio has noise of sd {noise_sd:g} and was charged by its own public clip bound: the noise "
+        "multiplier stated is that of their mean cost"
+    )
+
+
 def _price(clip: Any, noise_sd: float) -> Fraction:
     """Return what a step of all chains costs, Σ 2c²/σ², or a little more: the curator rounds c up to its lattice."""
     return Fraction(2.0 * float(np.sum((np.asarray(clip) / noise_sd * (1.0 + 1e-9) + 1e-11) ** 2)))
@@ -569,5 +573,5 @@ def _statement(run: _Run, outcome: ChainOutcome, epsilon: float, delta: float) -
         queries={kind: number for kind, (number, _) in answers.items()},
         noise_multipliers={kind: multiplier for kind, (_, multiplier) in answers.items()},
         interrupted=not outcome.complete,
-        accountant="Gaussian composition (closed form, fully adaptive filter)" + CHARGED_BY_BOUND,
+        accountant="Gaussian composition (closed form, fully adaptive filter)" + charged_by_bound(run.sampler.noise_sd),
     )

@@ -26,7 +26,7 @@ from dpmcmc.inference.endings import reason_of, undisturbed
 from dpmcmc.inference.laplace_plan import plan_laplace
 from dpmcmc.inference.planning import make_funds, refuse_useless
 from dpmcmc.inference.progress import progress_bar
-from dpmcmc.inference.stepwise import CHARGED_BY_BOUND, ChainOutcome, moves, prepare_chain, run_chain
+from dpmcmc.inference.stepwise import ChainOutcome, charged_by_bound, moves, prepare_chain, run_chain
 from dpmcmc.models import Model, RegressionModel
 from dpmcmc.privacy import Budget, PrivacyStatement
 from dpmcmc.privacy.exact import rounded_up
@@ -551,5 +551,5 @@ def _statement(run: _Run, chain: ChainOutcome | None, epsilon: float, delta: flo
         queries={label: number for label, (number, _) in answers.items()},
         noise_multipliers={label: multiplier for label, (_, multiplier) in answers.items()},
         accountant="Gaussian composition (closed form, fully adaptive filter)"
-        + ("" if chain is None else CHARGED_BY_BOUND),
+        + ("" if chain is None else charged_by_bound(_CHAIN_NOISE_SD)),
     )

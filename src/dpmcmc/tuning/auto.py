@@ -208,6 +208,8 @@ def _surveyed(surveyor: Surveyor, search: _Search, state: _State, converged: boo
     settled = surveyor.explore()
     surveyor.probe_roots()
     if exact or surveyor.is_outside():
+        if np.linalg.matrix_rank(surveyor.survey.frame.matrix) < surveyor.dimension:
+            raise np.linalg.LinAlgError("coordinates that have no inverse")
         return surveyor.judged(settled, "chain")
     if surveyor.is_gaussian():
         surveyor.inform(state)

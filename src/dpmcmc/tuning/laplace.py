@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
+from dpmcmc.errors import QueryError
 from dpmcmc.queries import Affine
 from dpmcmc.queries.quantile import Magnitude
 from dpmcmc.tuning.prior import Prior
@@ -325,7 +326,14 @@ class _Search:
     # -------------------------------------------------------------------------------------------------- parts
 
     def _coordinates(self, state: _State) -> Affine:
-        return Affine(state.theta, state.matrix)
+        try:
+            return Affine(state.theta, state.matrix)
+        except QueryError:
+            # Values that are absurd, or slopes without an end, make directions that nothing tells apart: keep them so.
+            left, sizes, right = np.linalg.svd(np.nan_to_num(state.matrix / self.prior.sd[:, None]))
+            sizes = np.maximum(sizes, 1e-9 * sizes.max(initial=1e-9))
+            state.matrix = self.prior.sd[:, None] * ((left * sizes) @ right)
+            return Affine(state.theta, state.matrix)
 
     def _score_bound(self, state: _State, mu: float, for_score: float, tight: bool = False) -> float:
         """Choose the bound of one record's score: by the tail-count rule, or a share of the records with weights."""
