@@ -404,6 +404,20 @@ def _mixture(generator: np.random.Generator) -> Case:
     return _case(model, data, truth, mirror=lambda draws: draws[:, [1, 0, 2]] * np.array([1.0, 1.0, -1.0]))
 
 
+def _factor(generator: np.random.Generator) -> Case:
+    """One factor behind four columns, x ~ N(0, λλᵀ + 1): the sign of all loadings may be switched."""
+    num_records, loadings = 20_000, np.array([1.2, -0.8, 0.6, 1.0])
+    factor = generator.standard_normal((num_records, 1))
+    data = factor * loadings + generator.standard_normal((num_records, 4))
+
+    def log_likelihood(values: dict[str, jax.Array], record: jax.Array) -> jax.Array:
+        size = 1.0 + jnp.sum(values["loadings"] ** 2)
+        return 0.5 * jnp.sum(record * values["loadings"]) ** 2 / size - 0.5 * jnp.log(size)
+
+    model = _model("factor", log_likelihood, {"loadings": (4,)}, loadings=(0.0, 2.0))
+    return _case(model, data, loadings, mirror=lambda draws: -draws)
+
+
 def _student_regression(generator: np.random.Generator) -> Case:
     """Linear regression with Student's t₃ errors, which the likelihood knows of."""
     num_records, slopes = 20_000, np.array([0.5, -1.0, 0.25])
@@ -582,7 +596,12 @@ _ALL: dict[str, tuple[Group, Callable[[np.random.Generator], Case]]] = {
         "shapes",
         _function_of_mean(20_000, lambda t: [t[0] * t[1]], [1.0, 1.0], [0.15], 8.0, (0.0, 1.5)),
     ),
+    "far-modes": (
+        "shapes",
+        _function_of_mean(20_000, lambda t: [t[0] ** 2, t[1]], [2.0, 1.0], [0.2, 0.05], 4.0, (0.0, 2.0)),
+    ),
     "mixture": ("shapes", _mixture),
+    "factor": ("shapes", _factor),
     "student-regression": ("shapes", _student_regression),
     "misspecified": ("shapes", _misspecified),
     "banana-t3": ("shapes", _paper(models.Banana(), heavy=True)),
@@ -607,4 +626,4 @@ _CHAINS: dict[str, tuple[Group, str, Way]] = {
 _ALL |= {name: (group, _ALL[records_of][1]) for name, (group, records_of, _) in _CHAINS.items()}
 # One unit away from the truth; the others start by themselves, from the prior.
 _FLAT_PRIORS = ("banana", "gaussian", "banana-t3")
-_SHARED = ("adult", "logistic-1m", "mixture", "student-regression", "small-n", "rare-events")
+_SHARED = ("adult", "logistic-1m", "mixture", "factor", "student-regression", "small-n", "rare-events")

@@ -8,6 +8,7 @@ from dpmcmc.queries import (
     Curvature,
     FisherInformation,
     Gradient,
+    LogRatio,
     Release,
     ScoreMoments,
 )
@@ -73,10 +74,12 @@ class GaussianRecords:
         """Minus the log-likelihood, above its lowest."""
         return 0.5 * (self.mode - theta) @ self.matrix @ (self.mode - theta)
 
-    def __call__(self, query, theta, coordinates):
+    def __call__(self, query, theta, coordinates, proposal=None):
         self.spent += query.mu
         assert self.spent <= self.total
         self.asked.append(query)
+        if proposal is not None:
+            return self.compared(query, theta, proposal)
         matrix, score = self.curvature_and_score(theta)
         seen, score = coordinates.matrix.T @ matrix @ coordinates.matrix, coordinates.matrix.T @ score
         # Residuals grow with the distance, as those of a linear regression do.
@@ -108,6 +111,18 @@ class GaussianRecords:
                 sd = query.sensitivity * query.noise_multiplier
                 return Release(self.noisy_matrix(seen, sd), sd, query.mu)
         raise AssertionError(f"{query.kind} is not asked of such a model")
+
+    def compared(self, query, theta, proposal):
+        """Log-ratios: of about the same size for all records."""
+        difference = self.height(theta) - self.height(proposal)
+        if isinstance(query, ClipCount):
+            above = self.num_records * np.clip(2.0 - self.num_records * query.threshold / abs(difference), 0.0, 1.0)
+            return Release(self.noisy(above, query.noise_sd), query.noise_sd, query.mu)
+        assert isinstance(query, LogRatio)
+        clip = query.bound * np.linalg.norm(proposal - theta)
+        sd = 2.0 * clip * query.noise_multiplier
+        limit = self.num_records * clip
+        return Release(self.noisy(np.clip(difference, -limit, limit), sd), sd, query.mu)
 
 
 class BentRecords(GaussianRecords):

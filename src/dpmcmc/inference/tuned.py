@@ -30,7 +30,7 @@ from dpmcmc.inference.stepwise import ChainOutcome, charged_by_bound, moves, pre
 from dpmcmc.models import Model, RegressionModel
 from dpmcmc.privacy import Budget, PrivacyStatement
 from dpmcmc.privacy.exact import rounded_up
-from dpmcmc.queries import Affine, AnyRelease, ClipCount, InvalidCount, Queries, Query
+from dpmcmc.queries import Affine, AnyRelease, ClipCount, InvalidCount, LogRatio, Queries, Query
 from dpmcmc.results import Posterior, Quality
 from dpmcmc.results.diagnostics import RecordCheck
 from dpmcmc.results.quality import entry_label, share_of_noise
@@ -182,20 +182,25 @@ def _prepare(
         weights = np.zeros((model.dimension, len(form.powers)))
         chain = SurrogateHMC(Surrogate(form, start, np.diag(prior.sd), weights), 1.0, num_leapfrog=_CHAIN_LEAPFROG)
         prepare_chain(curator, chain, num_chains)
+    if method == "auto" and (exact or not questions.style.linear_size):
         curator.prepare(ClipCount(1.0, 1.0, of="log_ratio"), start, start)
+        curator.prepare(LogRatio(1.0, 1.0), start, start)
     if funds.record_check is not None:
         curator.prepare(funds.record_check, start)
     return _Run(curator, funds.main, funds.record_check, prior, start, Asked(), keys, method, exact, walk, num_chains)
 
 
-def _nobody(query: Query, theta: Array, coordinates: Affine) -> AnyRelease:
+def _nobody(query: Query, theta: Array, coordinates: Affine | None, proposal: Array | None = None) -> AnyRelease:
     raise AssertionError("nothing is asked yet")
 
 
 def _start(model: Model, method: Method, init: Any, num_records: int, key: jax.Array, prior: Prior) -> Array:
     """Return where the search starts."""
     if init is None:
-        return prior.center
+        if method == "DP-Laplace" or Style.of(model).linear_size:
+            return prior.center
+        # Where signs or labels may be switched, the centre is a place from which no slope leads anywhere.
+        return np.asarray(prior.center + 0.5 * prior.sd * np.asarray(jax.random.normal(key, prior.sd.shape)))
     if isinstance(init, dict):
         init = {name: np.asarray(value)[None] for name, value in init.items()}
     else:
@@ -216,9 +221,9 @@ def _search(run: _Run, progress: bool) -> tuple[RecordCheck | None, Found, Chain
     """Spend the budget. There are no draws before the end (or a chain), so that whatever ends it early loses it."""
     curator, budget, model = run.curator, run.budget, run.curator.model
 
-    def ask(query: Query, theta: Array, coordinates: Affine) -> AnyRelease:
+    def ask(query: Query, theta: Array, coordinates: Affine | None, proposal: Array | None = None) -> AnyRelease:
         run.asked.add(query)  # before it is: whatever happens next, nothing that was paid for is left out
-        return curator.ask(query, theta, coordinates=coordinates)
+        return curator.ask(query, theta, proposal, coordinates=coordinates)
 
     stopped = ""
     record_check: RecordCheck | None = None

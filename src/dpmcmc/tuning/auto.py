@@ -27,6 +27,7 @@ from dpmcmc.tuning.fit import Fit, Frame, Observation, fit_map, polynomials
 from dpmcmc.tuning.laplace import TAIL_FACTOR, Belief, Laplace, _Search, _State
 from dpmcmc.tuning.prior import Prior
 from dpmcmc.tuning.questions import Questions, Style
+from dpmcmc.tuning.scouts import Hill, find_hills
 from dpmcmc.tuning.walk import NUM_CHAINS, Region, Walk, frame_of
 
 Array = NDArray[np.float64]
@@ -54,6 +55,13 @@ WRONG, OUTSIDE = 1e-6, 1e-5
 """A prediction, or the scores of a fit, that are less probable than this are wrong."""
 PROBE_SHARE, MAX_PROBES = 0.01, 3
 """Price of a look at a far root of the surrogate, and how many there are at most."""
+MAX_MOVES = 1
+"""How often the search begins again, on a higher hill."""
+SEVERAL = (
+    "The posterior has another mode far from this one, as high as far as the noise lets see: the draws are of one of "
+    "them. Mostly that is because signs or labels of parameters may be switched: a prior that rules out all but one, "
+    "or parameters in an order, would help."
+)
 COUNT_SHARE = 0.01
 """Part of what is left for counts of clipped records."""
 
@@ -187,36 +195,66 @@ def find_posterior(
     state = search.scales(prior.center if start is None else start)
     if not (exact or (is_surveyed(questions.style, questions.dimension) and can_survey(questions, left()))):
         converged = search.locate(state)
+        hills = [] if questions.style.linear_size else _hills_around(search, state, generator)
+        if hills and hills[0].is_better:
+            state.move(hills[0].theta)
+            converged = search.locate(state)
         reserve = CHECK_SHARE * search.total
         search.left = lambda: left() - reserve
-        laplace = search.finish(state, converged)
-        return Found.gaussian(laplace).checked(*_is_straight(questions, prior, state, laplace, left(), generator))
+        found = Found.gaussian(laplace := search.finish(state, converged))
+        found = found.checked(*_is_straight(questions, prior, state, laplace, left(), generator))
+        return found.checked(False, SEVERAL) if hills and not hills[0].is_better else found
     assert walk is not None
-    converged = search.locate(state, thorough=False)
     try:
-        return _surveyed(Surveyor(search, state, walk, generator), search, state, converged, exact)
+        return _surveyed(search, state, walk, generator, exact)
     except np.linalg.LinAlgError:  # whatever is left is not to be lost
         reason = (
             "The survey of the posterior's shape broke down in its arithmetic: the draws are those of a Gaussian that "
             "nobody has looked at. Values that are very large, or a prior that is very steep, may be why."
         )
-        return Found.gaussian(search.finish(state, converged)).checked(False, reason)
+        return Found.gaussian(search.finish(state, False)).checked(False, reason)
 
 
-def _surveyed(surveyor: Surveyor, search: _Search, state: _State, converged: bool, exact: bool) -> Found:
-    """Survey, decide, and spend what is left."""
-    settled = surveyor.explore()
-    surveyor.probe_roots()
+def _surveyed(search: _Search, state: _State, walk: Walk, generator: np.random.Generator, exact: bool) -> Found:
+    """Survey, look for other modes, decide, and spend what is left."""
+    hills: list[Hill] = []
+    for _ in range(1 + MAX_MOVES):
+        converged = search.locate(state, thorough=False)
+        surveyor = Surveyor(search, state, walk, generator)
+        settled = surveyor.explore()
+        surveyor.probe_roots()
+        hills = surveyor.scout()
+        if not (hills and hills[0].is_better):
+            break
+        state.move(hills[0].theta)
+    found = _decided(surveyor, search, state, converged, settled, exact)
+    return found.checked(False, SEVERAL) if hills else found
+
+
+def _decided(surveyor: Surveyor, search: _Search, state: _State, converged: bool, settled: bool, exact: bool) -> Found:
+    """Decide, and spend what is left."""
     if exact or surveyor.is_outside():
         if np.linalg.matrix_rank(surveyor.survey.frame.matrix) < surveyor.dimension:
             raise np.linalg.LinAlgError("coordinates that have no inverse")
         return surveyor.judged(settled, "chain")
     if surveyor.is_gaussian():
         surveyor.inform(state)
-        note = "A Gaussian is enough: the survey of the posterior found no curvature, and one mode."
+        note = "A Gaussian is enough: the survey of the posterior found no curvature."
         return Found.gaussian(search.finish(state, converged or settled, informed=True), (note,))
     surveyor.refine()
     return surveyor.judged(settled, "surrogate")
+
+
+def _hills_around(search: _Search, state: _State, generator: np.random.Generator) -> list[Hill]:
+    """Look for modes far from where the search has come to, as if a Gaussian were all there is to know there."""
+    center, matrix, size = state.theta, state.matrix, search.dimension
+
+    def is_known(theta: Array, more: float) -> bool:
+        return (
+            float(np.linalg.norm(np.linalg.lstsq(matrix, theta - center, rcond=None)[0])) < math.sqrt(size) + 6.0 + more
+        )
+
+    return find_hills(search.questions, search.prior, search.total, center, matrix, is_known, generator)
 
 
 def _is_straight(
@@ -308,9 +346,16 @@ class Surveyor:
         return fit.form.degree == 1 and self.prior_is_straight()
 
     def is_outside(self) -> bool:
-        """Whether no surrogate of any degree fits the scores."""
-        assert self.survey.fit is not None
-        return self.survey.fit.score_surprise < OUTSIDE
+        """Whether no surrogate of any degree fits the scores, or one of the highest has just predicted wrongly."""
+        fits, predicts = self._chances()
+        return fits < OUTSIDE or predicts < WRONG
+
+    def _chances(self) -> tuple[float, float]:
+        """Return the chance of the scores, and of the last batches of the survey if no higher degree is left to try."""
+        fit, last = self.survey.fit, [score for score, _ in self.survey.predictions[-2:]]
+        assert fit is not None
+        at_most = fit.form.degree == largest_form(self.dimension).degree
+        return fit.score_surprise, min(last, default=1.0) if at_most else 1.0
 
     def refine(self) -> None:
         """Spend what is left on batches drawn from the surrogate."""
@@ -472,7 +517,7 @@ class Surveyor:
             form = last.form._replace(degree=last.form.degree + 1)
             if size * len(form.powers) > 0.5 * len(observations) * (size + size * (size + 1) // 2):
                 break
-            last = fit_map(form, survey.frame, observations, like=last)
+            last = fit_map(form, survey.frame, observations, like=last, before=survey.fit)
             if last.log_evidence > best.log_evidence + 3.0:
                 best = last
         return best
@@ -591,6 +636,30 @@ class Surveyor:
         if len(survey.modes) > 1:
             self._refit()
 
+    def scout(self) -> list[Hill]:
+        """Look for modes that neither the survey nor the surrogate knows of."""
+        survey = self.survey
+        assert survey.fit is not None
+        if self.questions.style.linear_size:  # regressions have one mode
+            return []
+        fit, region = survey.fit, survey.region()
+        heights = 0.5 * np.sum(fit.psi(region.points) ** 2, axis=1)
+
+        def is_known(theta: Array, more: float) -> bool:
+            u = survey.frame.to_u(theta[None])
+            low = (
+                0.5 * float(np.sum(fit.psi(u) ** 2))
+                < float(heights.min()) + (math.sqrt(self.dimension) + 3.0 + more) ** 2
+            )
+            return low or float(region.distances(u)[0]) < region.radius + more
+
+        center = survey.frame.to_theta(region.points[np.argmin(heights)])
+        hills = find_hills(
+            self.questions, self.prior, self.search.total, center, survey.frame.matrix, is_known, self.generator
+        )
+        self.search.report()
+        return hills
+
     def _probe(self, theta: Array) -> None:
         """Ask at a root, and where the answer leads: another mode, if the steps become short and the moments fit."""
         survey = self.survey
@@ -677,7 +746,7 @@ class Surveyor:
         late = [score for score, _ in survey.predictions[-len(LATE_SHARES) :]]
         if method == "chain" and self.is_outside():
             reasons.append(
-                f"No surrogate up to degree {degree} fits the released scores (chance {survey.fit.score_surprise:.0e}):"
+                f"No surrogate up to degree {degree} fits the released scores (chance {min(self._chances()):.0e}):"
                 " the draws are those of a chain with exact accept tests, of which a budget buys few. A larger ε, or "
                 "other parameters in which the posterior is rounder, would help."
             )

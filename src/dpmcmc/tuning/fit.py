@@ -236,7 +236,13 @@ class Fit:
         return float(chi2.sf(vector @ np.linalg.solve(covariance, vector), residuals.size))
 
 
-def fit_map(form: Form, frame: Frame, observations: Sequence[Observation], like: Fit | None = None) -> Fit:
+def fit_map(
+    form: Form,
+    frame: Frame,
+    observations: Sequence[Observation],
+    like: Fit | None = None,
+    before: Fit | None = None,
+) -> Fit:
     """Fit a map; tolerance and scales by evidence.
 
     Parameters
@@ -247,6 +253,8 @@ def fit_map(form: Form, frame: Frame, observations: Sequence[Observation], like:
         What was released.
     like
         A fit of the degree below, in the same coordinates, to begin from; the linear map z = u is tried too.
+    before
+        An earlier fit, in any coordinates: another point to begin from, if it is of no higher degree.
     """
     data, free = _Data(form, frame, observations), _free(form)
     begin = np.zeros(free.shape)
@@ -259,6 +267,10 @@ def fit_map(form: Form, frame: Frame, observations: Sequence[Observation], like:
         whole[:, : len(like.form.powers)] = like.weights()
         other = problem.solve(whole[free], TOLERANCES[0], (*like.scales, 0.1))
         best = max(best, other, key=lambda one: one.log_evidence)
+    if before is not None and 1 < before.form.degree <= form.degree:
+        scales = (*before.scales, *(0.1,) * (form.degree - before.form.degree))
+        other = problem.solve(_moved(before, form, frame, data.u)[free], before.tolerance, scales)
+        best = max(best, other, key=lambda one: one.log_evidence)
     for _ in range(6):
         before = best
         best = problem.better_scales(best)
@@ -266,6 +278,18 @@ def fit_map(form: Form, frame: Frame, observations: Sequence[Observation], like:
         if best.log_evidence < before.log_evidence + 0.5:
             break
     return best
+
+
+def _moved(fit: Fit, form: Form, frame: Frame, u: Array) -> Array:
+    """Return weights of about the same surrogate in other coordinates: the same at some points, and its linear part
+    triangular again (ψ may be turned by any rotation, which ½‖ψ‖² does not notice).
+    """
+    around = np.concatenate([u, 1.5 * u, u[::-1] - u])
+    psi = fit.psi(fit.frame.to_u(frame.to_theta(around)))
+    weights = np.linalg.lstsq(polynomials(form, around)[0], psi, rcond=None)[0].T
+    rotation = np.linalg.qr(weights[:, 1 : form.dimension + 1][:, ::-1])[0].T[::-1]
+    turned = rotation @ weights
+    return np.asarray(np.where(np.diag(turned[:, 1 : form.dimension + 1]) < 0.0, -1.0, 1.0)[:, None] * turned)
 
 
 class _Problem:

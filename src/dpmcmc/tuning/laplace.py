@@ -173,6 +173,11 @@ class _State:
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def move(self, theta: Array) -> None:
+        """Begin again elsewhere, in the same coordinates."""
+        self.theta, self.belief, self.curvature, self.last_move = theta, None, None, None
+        self.bounds.clear()
+
 
 def find_laplace(
     questions: Questions,

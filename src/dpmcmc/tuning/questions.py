@@ -25,6 +25,7 @@ from dpmcmc.queries import (
     Curvature,
     FisherInformation,
     Gradient,
+    LogRatio,
     Query,
     ScoreMoments,
     WeightedGradient,
@@ -39,6 +40,8 @@ MAJORISE = 1.0 / 3.0
 WIDE, WIDE_SHARES = (-5.0, 11.0), (1, 1, 1, 2, 3, 4, 4)
 NARROW, NARROW_SHARES = (-1.0, 2.0), (2, 3, 4)
 TIGHT = (-0.5, 1.0)
+# The same for the sizes of log-ratios between points that are far apart.
+RATIOS, RATIO_SHARES = (-13.0, 19.0), (1, 1, 1, 1, 1)
 # Bins of a factor of 4 for the scales of the scores, in prior sds.
 SCALE_EXPONENTS = (-40, 40)
 
@@ -46,8 +49,10 @@ SCALE_EXPONENTS = (-40, 40)
 class Ask(Protocol):
     """Answers a question that it charges first."""
 
-    def __call__(self, query: Query, theta: Array, coordinates: Affine) -> AnyRelease:
-        """Return the release."""
+    def __call__(
+        self, query: Query, theta: Array, coordinates: Affine | None, proposal: Array | None = None
+    ) -> AnyRelease:
+        """Return the release; ``proposal`` is the other end of a log-ratio."""
         ...
 
 
@@ -224,6 +229,23 @@ class Questions:
             else:
                 high = middle
         return float(unit * 2.0**high)
+
+    def log_ratio(
+        self, theta: Array, proposal: Array, wanted: float, mu: float, mu_search: float
+    ) -> tuple[float, float]:
+        """Return Σ ln p(x|θ') − ln p(x|θ) and its noise's sd, clipped where about ``wanted`` records are at most."""
+        low, high = RATIOS
+        for share in RATIO_SHARES:
+            middle = (low + high) / 2.0
+            query = ClipCount(2.0**middle, multiplier_of(mu_search * share / sum(RATIO_SHARES)), of="log_ratio")
+            release = self._ask(query, theta, None, proposal)
+            if float(release.value) > max(wanted, 3.0 * float(release.noise_sd)):
+                low = middle
+            else:
+                high = middle
+        bound = 2.0**high / float(np.linalg.norm(proposal - theta))
+        release = self._ask(LogRatio(bound, multiplier_of(mu)), theta, None, proposal)
+        return float(release.value), float(release.noise_sd)
 
     def score(self, theta: Array, coordinates: Affine, bound: float, mu: float, *, weighted: bool) -> Score:
         """Return the score sum, weighted or clipped."""
