@@ -16,6 +16,8 @@ from studies import auto_results, laplace_results, tables
 from studies.tables import Table
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+ROW_BEGIN, ROW_END = "<!-- auto: begin -->", "<!-- auto: end -->"
+"""Where the page of the reproduction shows the default sampler in the paper's experiment."""
 _FIGURES = {
     "figure1": "Figure 1. MMD and mean error against ε. Boxes: quartiles; whiskers: all runs; dots: single runs.",
     "figure1_full_banana": "Figure 1 in full, banana. Dotted: R̂ = 1.05; the guideline of 20 %.",
@@ -58,9 +60,30 @@ def write_page(folders: Sequence[Path], page: Path) -> list[Path]:
                     shutil.copyfile(folder / f"{name}.{ending}", written[-1])
                 link = f"{pictures.name}/{name}"
                 parts.append(f"![{caption}]({link}.png)\n\n{caption} ([PDF]({link}.pdf))")
+        if study == "auto":
+            written += _write_row(page, table)
     before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
     replace_file(page, ("\n\n".join([before, *parts, after])).encode())
     return [page, *written]
+
+
+def _write_row(page: Path, table: Table) -> list[Path]:
+    """Put the default sampler's row into the page of the reproduction beside, if that has a place for it."""
+    other = page.parent / "reproduction.md"
+    text = other.read_text(encoding="utf-8") if other.exists() else ""
+    if text.count(ROW_BEGIN) != 1 or text.count(ROW_END) != 1 or other == page:
+        return []
+    summary = auto_results.summarise(table)
+    parts = [
+        f"**{case}**: MMD, median (quartiles)\n\n{auto_results.paper_markdown(summary, case, other)}"
+        for case in auto_results.MMD_BARS
+        if (summary["case"] == case).any()
+    ]
+    link = f"{page.stem}/auto_mmd"
+    parts.append(f"![{_FIGURES['auto_mmd']}]({link}.png)\n\n{_FIGURES['auto_mmd']} ([PDF]({link}.pdf))")
+    before, after = text[: text.index(ROW_BEGIN) + len(ROW_BEGIN)], text[text.index(ROW_END) :]
+    replace_file(other, "\n\n".join([before, *parts, after]).encode())
+    return [other]
 
 
 def read_table(folder: Path) -> tuple[str, Table]:

@@ -249,8 +249,15 @@ def test_a_study_from_beginning_to_page(tmp_path, monkeypatch):
     assert "4 runs of 50000 to 100000 records" in text
     assert "Shapes that the surrogate was not made for" in text
     assert (tmp_path / "auto" / "auto_shapes.png").exists()
+    other = (tmp_path / "reproduction.md").read_text()
+    row = other[other.index(page.ROW_BEGIN) : other.index(page.ROW_END)]
+    assert "| auto | 2 |" in row
+    assert "gaussian" not in row  # which was not run
+    assert tables.paper_medians(tmp_path / "reproduction.md", "banana", "DP-HMC")  # found still
 
 
 def test_the_page_has_its_markers():
     text = (REPRODUCTION.parent / "auto.md").read_text()
     assert text.count(page.BEGIN) == text.count(page.END) == 1
+    text = REPRODUCTION.read_text()
+    assert text.count(page.ROW_BEGIN) == text.count(page.ROW_END) == 1
