@@ -2,8 +2,8 @@
 
 Many short chains side by side, each with weights of its own: the weights' uncertainty is then in the draws. A chain
 does not leave the region around the points that were asked about, where alone the surrogate is known: a soft wall, in
-the accept test only. (That is why it is written here: a kernel of BlackJAX takes one log-density, and would look for the
-nearest of all points in every leapfrog step. ``python -m benchmarks.surrogate`` measures what that costs.)
+the accept test only. (That is why it is written here: a kernel of BlackJAX takes one log-density, and would look for
+the nearest of all points in every leapfrog step; ``python -m benchmarks.surrogate`` measures what that costs.)
 """
 
 from __future__ import annotations
