@@ -166,16 +166,19 @@ def _prepare(
     start = _start(model, method, init, num_records, keys[0], prior)
     coordinates = Affine(start, np.diag(prior.sd))
     questions = Questions(_nobody, Style.of(model), num_records, model.dimension)
-    for query in questions.programs(moments=method == "auto"):
-        curator.prepare(query, start, coordinates=coordinates)
-    if exact and not can_survey(questions, funds.main.left):
+    surveyed = can_survey(questions, funds.main.left)
+    if exact and not surveyed:
         raise BudgetExceededError(
             f"exact = True takes a surrogate of the posterior first, for which {num_records} records, "
             f"{model.dimension} parameters and epsilon = {epsilon:g} do not suffice; use more records, fewer "
             "parameters (at most 12), a larger epsilon, or leave exact out"
         )
+    # (Less will be left later: what is not surveyed now never will be.)
+    surveyed = method == "auto" and surveyed and (exact or is_surveyed(questions.style, model.dimension))
+    for query in questions.programs(moments=surveyed):
+        curator.prepare(query, start, coordinates=coordinates)
     walk = None
-    if method == "auto" and (exact or is_surveyed(questions.style, model.dimension)):
+    if surveyed:
         form = largest_form(model.dimension)
         walk = curator.passes.keep(("walk", form), lambda: Walk(model, form))
         # The chain that may have to be run, for any numbers.
