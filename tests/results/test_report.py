@@ -1,6 +1,7 @@
 """A posterior's page: sound HTML with everything inside, texts escaped, "not private" at the top where it is due."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,20 @@ def test_numbers_of_the_statement():
     assert rows["Spent"] == "ε = 1, δ = 1e-06"
     assert rows["Released: log-ratio"] == "100 noisy sums, noise multiplier τ = 80"
     assert "Spent" not in dict(report.statement_rows(make_posterior("seeded")))
+
+
+def test_what_was_asked_with_many_multipliers_is_one_row():
+    made = STATEMENTS["private"]
+    entries = {f"clip_count ({place})": 2 for place in range(1, 41)}
+    multipliers = {label: 100.0 + place for place, label in enumerate(entries)}
+    changes = {"queries": made.queries | entries, "noise_multipliers": made.noise_multipliers | multipliers}
+    rows = report.statement_rows(make_posterior(privacy=replace(made, **changes)))
+    released = {label: text for label, text in rows if label.startswith("Released")}
+    assert released == {
+        "Released: gradient": "1,200 noisy sums, noise multiplier τ = 312.5",
+        "Released: log-ratio": "100 noisy sums, noise multiplier τ = 80",
+        "Released: clip-count": "80 noisy sums, noise multipliers τ = 100 to 139",
+    }
 
 
 class TestTrust:
