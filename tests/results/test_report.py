@@ -87,7 +87,7 @@ class TestTrust:
         assert 'role="alert"' not in source
         assert "The checks of DP-Laplace found nothing against this result." in texts
         assert "None" not in texts
-        assert "200independent draws" in texts  # a tile: number and label
+        assert "200draws" in texts  # a tile: number and label
         assert "chains" not in texts
 
     def test_every_parameter_has_its_share_of_noise_as_a_number_and_a_bar(self):

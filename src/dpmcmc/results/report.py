@@ -228,7 +228,7 @@ def _tiles(posterior: Posterior) -> list[tuple[str, str]]:
     if privacy.epsilon is not None:
         tiles += [(f"{privacy.epsilon:g}", f"ε {spent}"), (f"{privacy.delta:g}", f"δ {spent}")]
     num_draws = posterior.num_chains * posterior.num_draws
-    draws = f"draws in {posterior.num_chains} chains" if posterior.of_chains else "independent draws"
+    draws = f"draws in {posterior.num_chains} chains" if posterior.of_chains else "draws"
     tiles += [(f"{privacy.num_records:,}", "records"), (f"{num_draws:,}", draws)]
     if posterior.acceptance_rate is not None:
         tiles.append((f"{posterior.acceptance_rate:.2f}", "acceptance"))
