@@ -184,7 +184,7 @@ def made_up_chain(share, num_steps=9):
     ("share", "flagged", "text"),
     [
         (2e-4, False, r"At most about 2 records in 10,000 had their log-ratio clipped, by noised counts\.$"),
-        (0.0033, False, r"At most about 33 records .* \(2 are harmless whatever the data\)\.$"),
+        (0.0033, False, r"At most about 33 records .* \(2 have done no harm to skewed data\)\.$"),
         (0.02, True, r"As many as 2e\+02 records in 10,000 may .* Use a larger ε or more records\.$"),
         (np.inf, True, "nothing like the likelihood .* Use a larger ε, or other parameters"),
     ],

@@ -474,7 +474,7 @@ def _said_of_chain(run: _Run, chain: _Chain, thin: int) -> tuple[list[str], list
             "skewed, that shifts the posterior. Use a larger ε or more records."
         )
     else:
-        harmless = "" if clipped <= CLIPPED_SHARE else f" ({1e4 * CLIPPED_SHARE:g} are harmless whatever the data)"
+        harmless = "" if clipped <= CLIPPED_SHARE else f" ({1e4 * CLIPPED_SHARE:g} have done no harm to skewed data)"
         notes.append(f"At most about {records} had their log-ratio clipped, by noised counts{harmless}.")
     return reasons, notes
 
