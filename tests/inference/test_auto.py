@@ -4,7 +4,10 @@ On the paper's banana with 20,000 records at ε = 15, and on regressions and oth
 """
 
 import json
+import re
 import warnings
+from fractions import Fraction
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,8 +16,11 @@ import pytest
 import dpmcmc
 from dpmcmc import models
 from dpmcmc.curator import Curator
-from dpmcmc.errors import BudgetExceededError, DPMCMCError, DPMCMCWarning, QueryError, RunError
+from dpmcmc.errors import BudgetExceededError, DataError, DPMCMCError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference import tuned
+from dpmcmc.inference.stepwise import BUDGET, ChainOutcome
+from dpmcmc.queries import ClipCount, Gradient, LogRatio, ScoreMoments
+from dpmcmc.tuning import RatioBound
 from tests.inference.test_laplace import fail_at_look, log, same, scale_table  # noqa: F401
 from tests.inference.test_sampling import count_compilations
 from tests.inference.test_scale import as_text, in_a_process, write
@@ -49,6 +55,27 @@ def recomputed(statement):
     return sum(number / (2.0 * statement.noise_multipliers[label] ** 2) for label, number in statement.queries.items())
 
 
+def answers(log):  # noqa: F811
+    """What was asked, if each answer was charged, at its price, directly before its looks at the records; else raise.
+
+    Second moments are two looks for one charge: the score sum, which is a gradient, and the moments around it.
+    """
+    asked, place = [], 0
+    while place < len(log):
+        event, mu, _ = log[place]
+        assert event == "charge", "a look at the records that nobody has paid for"
+        looks = [entry[1] for entry in log[place + 1 : place + 3] if entry[0] == "look"]
+        if [type(query) for query in looks] != [Gradient, ScoreMoments]:
+            looks = looks[:1]
+        assert looks, "a charge for nothing"
+        query = looks[-1]
+        # (Log-ratios have prices of their own.)
+        assert isinstance(query, LogRatio) or float(mu) == pytest.approx(query.mu, rel=1e-12)
+        asked.append(query)
+        place += 1 + len(looks)
+    return asked
+
+
 # ------------------------------------------------------------------ what comes back
 
 
@@ -67,12 +94,7 @@ def test_a_private_run_without_a_sampler(log, tmp_path):  # noqa: F811
     assert statement.recomputed_epsilon() <= statement.epsilon == statement.budget_epsilon == EPSILON
     assert (statement.delta, statement.num_records) == (DELTA, NUM_RECORDS)
     assert recomputed(statement) == pytest.approx(statement.mu, rel=1e-6)
-    # Each answer is charged before the records are looked at; score and second moments are two looks for one charge.
-    charges = [mu for event, mu, _ in log if event == "charge"]
-    assert sum(statement.queries.values()) == len(charges)
-    assert log[0][0] == "charge"
-    looks = [query for event, query, _ in log if event == "look"]
-    assert len(charges) <= len(looks) <= 2 * len(charges)
+    assert sum(statement.queries.values()) == len(answers(log))
     (budget,) = {id(budget): budget for event, _, budget in log if event == "charge"}.values()
     assert budget.spent <= statement.mu <= budget.total * (1 + 1e-12)
     assert budget.spent > 0.98 * budget.total
@@ -118,6 +140,72 @@ def test_statements_of_exact_runs_recompute_to_their_budget(chained):
     assert statement.queries["log_ratio"] > 0
     assert recomputed(statement) == pytest.approx(statement.mu, rel=1e-6)
     assert statement.recomputed_epsilon() <= EPSILON
+
+
+def test_every_release_of_a_chain_is_charged_before_its_look(log):  # noqa: F811
+    posterior = run(exact=True, seed=5)
+    # The filter may refuse a last step: charged and looked at is none of that.
+    asked = answers(log)
+    assert {ScoreMoments, ClipCount, LogRatio} <= {type(query) for query in asked}
+    others = sum(number for kind, number in posterior.privacy.queries.items() if kind != "log_ratio")
+    assert len([query for query in asked if not isinstance(query, LogRatio)]) == others
+    assert float(sum(mu for event, mu, _ in log if event == "charge")) == pytest.approx(posterior.privacy.mu, rel=1e-12)
+    # Twins: a look that comes first, one too many, a charge too many, and one that is too small.
+    (charge, mu, budget), look = log[:2]
+    for wrong in ([look, log[0]], [*log[:2], look], [log[0], *log[:2]], [(charge, 0.5 * mu, budget), look]):
+        with pytest.raises(AssertionError):
+            answers(wrong)
+
+
+def test_a_chain_is_thinned_to_the_draws_that_are_asked_for(chained):
+    """Its steps are what the budget buys, whatever is asked for; with more than there are, all of them come."""
+    fewer, steps = run(exact=True, num_steps=40), chained.num_draws
+    assert fewer.privacy == chained.privacy
+    thin = -(-steps // 40)
+    assert fewer.num_draws == steps // thin <= 40
+    kept = chained.draws["theta"][:, -fewer.num_draws * thin :]
+    assert np.array_equal(fewer.draws["theta"], kept[:, thin - 1 :: thin])
+    rates = chained.sample_stats["acceptance_rate"][:, -fewer.num_draws * thin :]
+    means = rates.reshape(4, -1, thin).mean(axis=2)
+    np.testing.assert_allclose(fewer.sample_stats["acceptance_rate"], means, rtol=1e-12)
+    assert any(f"every draw stands for {thin} steps" in note for note in fewer.quality.notes)
+
+
+def made_up_chain(share, num_steps=9):
+    """A chain that moved in every other step, and what share of its log-ratios may be clipped."""
+    accepted = np.tile([[True], [False]], (num_steps, 4))[:num_steps]
+    positions = np.arange(num_steps * 8.0).reshape(num_steps, 4, 2)
+    moved = np.ones_like(accepted)
+    outcome = ChainOutcome(positions, accepted, moved, positions[-1], 4 * num_steps, Fraction(1), BUDGET, 2.0)
+    return tuned._Chain(outcome, RatioBound(4.0, share))
+
+
+@pytest.mark.parametrize(
+    ("share", "flagged", "text"),
+    [
+        (2e-4, False, r"At most about 2 records in 10,000 had their log-ratio clipped, by noised counts\.$"),
+        (0.0033, False, r"At most about 33 records .* \(2 have done no harm to skewed data\)\.$"),
+        (0.02, True, r"As many as 2e\+02 records in 10,000 may .* Use a larger ε or more records\.$"),
+        (np.inf, True, "nothing like the likelihood .* Use a larger ε, or other parameters"),
+    ],
+)
+def test_clipped_log_ratios_are_told_and_flagged_if_many(share, flagged, text, chained):
+    reasons, notes = tuned._said_of_chain(SimpleNamespace(num_chains=4), made_up_chain(share), 1)
+    assert any(re.search(text, one) for one in (reasons if flagged else notes))
+    assert ("clipped" in "".join(reasons)) == flagged
+    assert any("log-ratio clipped" in note for note in chained.quality.notes)  # and it is said of real ones
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept"), [(None, range(2, 9)), (8, range(2, 9)), (4, (4, 6, 8)), (3, (5, 8)), (1, (8,))]
+)
+def test_draws_of_a_chain_are_equally_far_apart(wanted, kept):
+    """Of nine steps, seven after the warm-up; the last ones, if they cannot be divided."""
+    chain = made_up_chain(2e-4)
+    positions, accepted, thin = chain.kept(wanted)
+    assert np.array_equal(positions, chain.outcome.positions[list(kept)])
+    assert accepted.shape == positions.shape[:2]
+    assert np.all((accepted == 0.5) if thin == 2 else (accepted <= 1.0))
 
 
 def test_numbers_of_chains_and_draws_of_a_surrogate_are_free(seeded):
@@ -168,24 +256,61 @@ def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch):
     assert not same(streamed, run(model, records, epsilon=1.0))  # twin: another row gives other draws
 
 
-def test_everything_is_compiled_before_anything_is_charged(monkeypatch):
-    """Of an exact run, all that sees records: its chain is as long as the budget made it, and its draws come last."""
-    model, spend, at_first = models.Banana(curvature=19.0), dpmcmc.Budget.spend, []  # used nowhere else
+def test_a_survey_and_a_chain_of_streamed_records_are_those_in_memory(chained, tmp_path, monkeypatch):
+    """Scores with second moments, and log-ratios, which regressions do not ask for."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    from dpmcmc.curator import streaming
 
-    def charging(self, *arguments, **options):
+    monkeypatch.setattr(streaming, "CHUNK_ROWS", 8192)
+    columns = {"a": np.asarray(RECORDS)[:, 0], "b": np.asarray(RECORDS)[:, 1]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "records.parquet", row_group_size=6000)
+    stream = dpmcmc.data.ParquetRecords(tmp_path / "records.parquet", ["a", "b"])
+    assert same(run(data=stream, exact=True), chained)
+
+
+def compiled_by(*arguments, **options):
+    """Names of what a run compiles: before its first charge, and after."""
+    spend, at_first = dpmcmc.Budget.spend, []
+
+    def charging(self, *given, **slack):
         at_first.append(len(names))
-        spend(self, *arguments, **options)
+        spend(self, *given, **slack)
 
-    with monkeypatch.context() as patch, count_compilations() as names:
+    with pytest.MonkeyPatch.context() as patch, count_compilations() as names:
         patch.setattr(dpmcmc.Budget, "spend", charging)
-        run(model)
-    assert "total" in names
-    assert names[at_first[0] :] == []
-    del at_first[:]
-    with monkeypatch.context() as patch, count_compilations() as names:
-        patch.setattr(dpmcmc.Budget, "spend", charging)
-        run(model, exact=True, seed=5)
-    assert "total" not in names[at_first[0] :]
+        run(*arguments, **options)
+    return names[: at_first[0]], names[at_first[0] :]
+
+
+def test_everything_is_compiled_before_anything_is_charged():
+    """In a process of its own, where nothing is compiled yet, however small; 3 chains, so that moves come in parts."""
+    script = (
+        "from tests.inference.test_auto import *; "
+        "print(json.dumps([compiled_by(models.Banana(curvature=a), num_chains=3, num_steps=31, exact=exact) "
+        "for a, exact in ((20.0, True), (19.0, False))]))"
+    )
+    for before, after in in_a_process(script):
+        assert {"total", "propose"} <= set(before)
+        assert after == []
+
+
+def test_nothing_is_compiled_for_a_survey_that_there_will_not_be(monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    def prepared(*arguments, **options):
+        kinds = set()
+        monkeypatch.setattr(Curator, "prepare", lambda self, query, *rest, **more: kinds.add(query.kind))
+        with pytest.raises(KeyboardInterrupt, match="nothing was spent"):
+            run(*arguments, **options)
+        return kinds
+
+    monkeypatch.setattr(tuned, "_gaussian", interrupted)  # what comes after the queries are compiled
+    model, table = models.PoissonRegression(3), scale_table()
+    assert prepared(model, table) == prepared(model, table, sampler=dpmcmc.DPLaplace())
+    assert "score_moments" in prepared(model, table, exact=True)  # twins: where there will be one
+    assert "score_moments" in prepared()
+    assert "score_moments" not in prepared(data=RECORDS[:2000], epsilon=2.0)  # too few records for one
 
 
 # ------------------------------------------------------------------ refused, before anything is spent
@@ -216,6 +341,12 @@ BAD = {
         },
         QueryError,
         'exact = True goes with sampler="auto" only; leave it out for DP-HMC',
+    ),
+    "one record, exact": ({"data": RECORDS[:1], "exact": True}, DataError, "give at least 2 rows"),
+    "few records, exact": (
+        {"data": RECORDS[:2000], "epsilon": 2.0, "exact": True},
+        BudgetExceededError,
+        "exact = True takes a surrogate of the posterior first, for which 2000 records",
     ),
     "two records": ({"data": RECORDS[:2]}, BudgetExceededError, "2 records, 2 parameters.* takes .* records"),
     "few records": ({"data": RECORDS[:30], "epsilon": 1.0}, BudgetExceededError, "30 records.* takes .* records"),
@@ -278,34 +409,92 @@ def test_ctrl_c_before_the_first_charge_spends_nothing(monkeypatch, log):  # noq
     assert log == []
 
 
+def fail_at_step(monkeypatch, number, error):
+    """Let the pass of this number for log-ratios of a chain raise, after it was charged."""
+    total, looks = Curator._host_total, []
+
+    def failing(self, way, query, *rest):
+        looks.extend([None] if isinstance(query, LogRatio) else [])
+        if isinstance(query, LogRatio) and len(looks) == number:
+            raise error
+        return total(self, way, query, *rest)
+
+    monkeypatch.setattr(Curator, "_host_total", failing)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(KeyboardInterrupt(), "it was interrupted"), (ValueError("secret 17"), "of an error of type ValueError")],
+    ids=["ctrl-c", "foreign"],
+)
+def test_a_chain_that_ends_early_is_kept_and_said_to_have(error, reason, monkeypatch):
+    fail_at_step(monkeypatch, 21, error)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        posterior = dpmcmc.sample(BANANA, RECORDS, epsilon=EPSILON, delta=DELTA, seed=3, progress=False, exact=True)
+    assert posterior.draws["theta"].shape == (4, 15, 2)  # of 20 steps, the first quarter is left out
+    texts = [str(warning.message) for warning in caught if issubclass(warning.category, DPMCMCWarning)]
+    assert (
+        f"the run ended after 15 draws of each chain, because {reason}; these are returned, marked incomplete; the "
+        "whole budget counts as spent" in texts
+    )
+    assert f"The chain ended early, because {reason}." in posterior.quality.notes
+    assert posterior.privacy.interrupted
+    assert posterior.privacy.epsilon == EPSILON
+    posterior.privacy.check()
+    assert recomputed(posterior.privacy) == pytest.approx(posterior.privacy.mu, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "text"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt, "interrupted before there were any draws"),
+        (ValueError("secret 17"), RunError, "because of an error of type ValueError"),
+    ],
+    ids=["ctrl-c", "foreign"],
+)
+def test_a_chain_whose_first_step_fails_has_no_draws(error, expected, text, monkeypatch):
+    fail_at_step(monkeypatch, 1, error)
+    with pytest.raises(expected, match=text) as caught:
+        run(exact=True)
+    assert "the whole budget counts as spent" in str(caught.value)
+    assert caught.value.__context__ is None
+
+
 # ------------------------------------------------------------------ bad data
-
-
-def test_a_table_without_values_is_refused_by_the_record_check(log):  # noqa: F811
-    with pytest.raises(RunError, match=r"because about \d+% of the records count as nothing"):
-        run(data=np.full_like(RECORDS, np.nan))
-    assert [event for event, *_ in log] == ["charge", "look"]
 
 
 NASTY = {
     "a tenth missing": np.where(np.arange(NUM_RECORDS)[:, None] < NUM_RECORDS // 10, np.nan, RECORDS),
+    "all the same": np.ones_like(RECORDS),
     "hopelessly huge": 1e140 * RECORDS,
 }
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("label", NASTY)
-def test_bad_data_give_a_posterior_flagged_where_it_is_hopeless(label):
+def test_bad_data_give_a_posterior_flagged_where_it_is_hopeless(label, exact, monkeypatch):
     """Never an error of linear algebra: after the first charge it would cost the whole budget."""
-    posterior = run(data=NASTY[label], num_steps=100)
+    monkeypatch.setattr(tuned, "_MOST_STEPS", 100)
+    posterior = run(data=NASTY[label], num_steps=100, exact=exact)
     assert not np.any(np.isnan(posterior.draws["theta"]))
     posterior.privacy.check()
     assert posterior.quality.flagged or "huge" not in label
 
 
-def test_three_columns_of_huge_values_do_not_crash():
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_table_of_nothing_but_missing_values_is_refused_by_the_record_check(exact, log):  # noqa: F811
+    with pytest.raises(RunError, match=r"because about \d+% of the records count as nothing"):
+        run(data=np.full_like(RECORDS, np.nan), exact=exact)
+    assert [event for event, *_ in log] == ["charge", "look"]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_three_columns_of_huge_values_do_not_crash(exact, monkeypatch):
     """A mean with a standard covariance and a wide prior: the scores are a million times as long as expected."""
     model = models.GaussianMean(np.eye(3))
     data = 1e6 * np.random.default_rng(0).normal(size=(NUM_RECORDS, 3))
-    posterior = run(model, data, epsilon=1.0)
+    monkeypatch.setattr(tuned, "_MOST_STEPS", 100)
+    posterior = run(model, data, epsilon=EPSILON if exact else 1.0, exact=exact)
     assert not any(np.any(np.isnan(draws)) for draws in posterior.draws.values())
     assert posterior.quality.flagged

@@ -292,7 +292,7 @@ def test_many_draws_are_brought_to_constrained_space_in_parts():
     curator = seeded_curator()
     theta = np.random.default_rng(1).normal(size=(stepwise._DRAWS_AT_A_TIME + 7, 3, 2))
     with exact_arithmetic():
-        np.testing.assert_array_equal(stepwise._constrained(curator, theta)["mean"], theta)
+        np.testing.assert_array_equal(stepwise.constrained(curator, theta)["mean"], theta)
 
 
 def test_a_surrogate_that_does_not_fit_is_told():

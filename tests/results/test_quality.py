@@ -295,7 +295,7 @@ def test_a_posteriors_text_has_the_labels_and_the_advice():
 def test_independent_draws_are_not_called_chains():
     posterior = fitted()
     for text in (str(posterior), repr(posterior)):
-        assert "200 independent draws" in text
+        assert "200 draws" in text
         assert "chain" not in text
         assert "warm-up" not in text
     assert "4 chains × 50 draws after 0 of warm-up" in str(fitted(make_quality(independent_draws=False)))
@@ -311,7 +311,7 @@ def test_table_for_a_terminal():
     assert "60 %" in shown
     assert "…" not in shown
     assert "r_hat" not in shown  # it would look like praise
-    for text in ("200 independent draws", "flagged (2)", "Held by the prior only: beta[größe]", f"Warning: {REASON}"):
+    for text in ("200 draws", "flagged (2)", "Held by the prior only: beta[größe]", f"Warning: {REASON}"):
         assert text in shown, text
     columns = summary_rows(fitted(make_quality(independent_draws=False))).columns
     assert "r_hat" in columns

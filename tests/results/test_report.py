@@ -1,6 +1,7 @@
 """A posterior's page: sound HTML with everything inside, texts escaped, "not private" at the top where it is due."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,6 +57,20 @@ def test_numbers_of_the_statement():
     assert "Spent" not in dict(report.statement_rows(make_posterior("seeded")))
 
 
+def test_what_was_asked_with_many_multipliers_is_one_row():
+    made = STATEMENTS["private"]
+    entries = {f"clip_count ({place})": 2 for place in range(1, 41)}
+    multipliers = {label: 100.0 + place for place, label in enumerate(entries)}
+    changes = {"queries": made.queries | entries, "noise_multipliers": made.noise_multipliers | multipliers}
+    rows = report.statement_rows(make_posterior(privacy=replace(made, **changes)))
+    released = {label: text for label, text in rows if label.startswith("Released")}
+    assert released == {
+        "Released: gradient": "1,200 noisy sums, noise multiplier τ = 312.5",
+        "Released: log-ratio": "100 noisy sums, noise multiplier τ = 80",
+        "Released: clip-count": "80 noisy sums, noise multipliers τ = 100 to 139",
+    }
+
+
 class TestTrust:
     def test_a_flagged_result_says_so_at_the_top_and_why_below(self):
         texts, _ = shown(fitted(make_quality(**FLAGGED)))
@@ -72,7 +87,7 @@ class TestTrust:
         assert 'role="alert"' not in source
         assert "The checks of DP-Laplace found nothing against this result." in texts
         assert "None" not in texts
-        assert "200independent draws" in texts  # a tile: number and label
+        assert "200draws" in texts  # a tile: number and label
         assert "chains" not in texts
 
     def test_every_parameter_has_its_share_of_noise_as_a_number_and_a_bar(self):

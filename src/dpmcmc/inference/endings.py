@@ -6,8 +6,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from numpy.typing import NDArray
 
 from dpmcmc.errors import DPMCMCError, RunError
+
+INTERRUPTED = "it was interrupted"
+NOTHING_SPENT, ALL_SPENT = "nothing was spent", "the whole budget counts as spent"
 
 
 @contextmanager
@@ -32,3 +38,41 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return "there was not enough memory"
     return f"of an error of type {type(error).__name__}"
+
+
+def ended_without_draws(when: str, reason: str, spent: str) -> BaseException:
+    """Return what to raise where a run ended and there are no draws; outside of all handlers, to carry no other error.
+
+    Parameters
+    ----------
+    when
+        "before there were any draws", say.
+    reason
+        Why: ``INTERRUPTED``, or what `reason_of` said.
+    spent
+        ``NOTHING_SPENT``, ``ALL_SPENT``, ...
+    """
+    if reason == INTERRUPTED:
+        return KeyboardInterrupt(f"interrupted {when}; {spent}")
+    return RunError(f"the run ended {when}, because {reason}; {spent}")
+
+
+def cut_short(num_draws: int | str, reason: str, spent: str = ALL_SPENT) -> str:
+    """Say that a run ended early, and that its draws are returned all the same."""
+    return (
+        f"the run ended after {num_draws} draws of each chain, because {reason}; these are returned, marked "
+        f"incomplete; {spent}"
+    )
+
+
+@contextmanager
+def attached_to_errors(theta: NDArray[Any]) -> Iterator[None]:
+    """Let no draws be lost that cannot be put together: unconstrained draws × chains × parameters, which are paid."""
+    try:
+        yield
+    except Exception as error:
+        raise RunError(
+            f"the run is done, but its draws could not be put together ({type(error).__name__}: {error}); they are "
+            "paid for, and attached to this error as `unconstrained_draws` (draws × chains × parameters)",
+            unconstrained_draws=theta,
+        ) from error

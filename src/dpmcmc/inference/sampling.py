@@ -23,7 +23,7 @@ from dpmcmc.curator import (
 )
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.data import open_source
-from dpmcmc.errors import DPMCMCWarning, QueryError, RunError
+from dpmcmc.errors import DPMCMCWarning, QueryError
 from dpmcmc.inference import planning, stepwise, tuned
 from dpmcmc.inference.blocks import (
     Program,
@@ -32,8 +32,18 @@ from dpmcmc.inference.blocks import (
     compile_run,
     starting_points,
 )
-from dpmcmc.inference.endings import reason_of, undisturbed
+from dpmcmc.inference.endings import (
+    ALL_SPENT,
+    INTERRUPTED,
+    NOTHING_SPENT,
+    attached_to_errors,
+    cut_short,
+    ended_without_draws,
+    reason_of,
+    undisturbed,
+)
 from dpmcmc.inference.progress import progress_bar
+from dpmcmc.inference.settings import Settings
 from dpmcmc.models import Model
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
@@ -82,12 +92,13 @@ def sample(
         Number of chains; they share the budget.
     num_steps
         Steps of each chain; may only lower what the budget allows. Required for HMC and RWMH. For "auto" and DPLaplace:
-        draws of each chain (1000), which are free; where "auto" runs a chain, what is left of the budget decides, and
-        this is not used. For SurrogateHMC, whose steps cost what their moves are long: at most so many.
+        draws of each chain (1000), which are free; where "auto" runs a chain, that is as long as the budget allows, and
+        at most so many draws of it are kept, equally far apart (default: all). For SurrogateHMC, whose steps cost what
+        their moves are long: at most so many.
     num_warmup
         How many of each chain's draws (after thinning) to set apart as warm-up. Default: the first half. "auto" and
-        DPLaplace take none, nor ``thin``: their draws are independent (of a chain of "auto", the first quarter is left
-        out).
+        DPLaplace take none, nor ``thin``: draws of a Gaussian are independent, those of a surrogate nearly so, and of a
+        chain of "auto" the first quarter is left out.
     init
         Starting points: None draws them from the prior; else an array of chains × unconstrained parameters, or a dict
         of constrained values with a leading axis of chains. For SurrogateHMC None draws them from the surrogate. For
@@ -141,58 +152,25 @@ def sample(
         num_steps = checks.count("num_steps", num_steps)
     if exact and sampler != "auto":
         raise QueryError(f'exact = {exact!r} goes with sampler="auto" only; leave it out for {sampler.name}')
+    settings = Settings(
+        epsilon=epsilon,
+        delta=delta,
+        num_chains=num_chains,
+        num_steps=num_steps,
+        num_warmup=num_warmup,
+        thin=thin,
+        init=init,
+        progress=progress,
+        seed=seed,
+        devices=devices,
+        check_records=check_records,
+    )
     if sampler == "auto" or isinstance(sampler, DPLaplace):
-        posterior, texts = tuned.draw(
-            model,
-            data,
-            "auto" if sampler == "auto" else "DP-Laplace",
-            exact=exact,
-            epsilon=epsilon,
-            delta=delta,
-            num_chains=num_chains,
-            num_draws=num_steps,
-            num_warmup=num_warmup,
-            thin=thin,
-            init=init,
-            progress=progress,
-            seed=seed,
-            devices=devices,
-            check_records=check_records,
-        )
+        posterior, texts = tuned.draw(model, data, "auto" if sampler == "auto" else "DP-Laplace", settings, exact=exact)
     elif isinstance(sampler, SurrogateHMC):
-        posterior, texts = stepwise.draw(
-            model,
-            data,
-            sampler,
-            epsilon=epsilon,
-            delta=delta,
-            num_chains=num_chains,
-            num_steps=num_steps,
-            num_warmup=num_warmup,
-            thin=thin,
-            init=init,
-            progress=progress,
-            seed=seed,
-            devices=devices,
-            check_records=check_records,
-        )
+        posterior, texts = stepwise.draw(model, data, sampler, settings)
     else:
-        posterior, texts = _sample_by_steps(
-            model,
-            data,
-            sampler,
-            epsilon,
-            delta,
-            num_chains,
-            num_steps,
-            num_warmup,
-            thin,
-            init,
-            progress,
-            seed,
-            devices,
-            check_records,
-        )
+        posterior, texts = _sample_by_steps(model, data, sampler, settings)
     for text in texts:
         try:
             warnings.warn(text, DPMCMCWarning, stacklevel=2)
@@ -203,33 +181,18 @@ def sample(
 
 
 def _sample_by_steps(
-    model: Model,
-    data: Any,
-    sampler: Sampler,
-    epsilon: float | None,
-    delta: float | None,
-    num_chains: int,
-    num_steps: int | None,
-    num_warmup: int | None,
-    thin: int,
-    init: Any,
-    progress: bool,
-    seed: int | None,
-    devices: int | Sequence[jax.Device] | None,
-    check_records: bool,
+    model: Model, data: Any, sampler: Sampler, settings: Settings
 ) -> tuple[Posterior, tuple[str, ...]]:
     """Run a sampler that takes steps; return what it gave, and what there is to say about that."""
     with exact_arithmetic():
         try:
-            run = _prepare(
-                model, data, sampler, epsilon, delta, num_chains, num_steps, thin, init, seed, devices, check_records
-            )
-            warmup = _number_of_warmup(num_warmup, run.shape.num_draws)
+            run = _prepare(model, data, sampler, settings)
+            warmup = _number_of_warmup(settings.num_warmup, run.shape.num_draws)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted before the first step; nothing was spent") from None
-        outcome = _run_blocks(run, progress)
+        outcome = _run_blocks(run, settings.progress)
         with undisturbed():
-            posterior = _collect(run, outcome, warmup, None if num_steps is None else run.num_steps, epsilon, delta)
+            posterior = _collect(run, outcome, warmup, settings)
             return posterior, (*outcome.notes, *posterior.warnings)
 
 
@@ -272,52 +235,42 @@ class _Outcome(NamedTuple):
     notes: list[str]
 
 
-def _prepare(
-    model: Model,
-    data: Any,
-    sampler: Sampler,
-    epsilon: float | None,
-    delta: float | None,
-    num_chains: int,
-    num_steps: int | None,
-    thin: int,
-    init: Any,
-    seed: int | None,
-    devices: Any,
-    check_records: bool,
-) -> _Run:
+def _prepare(model: Model, data: Any, sampler: Sampler, settings: Settings) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
-    _check_budget_arguments(sampler, epsilon, delta)
+    if not sampler.private and (settings.epsilon is not None or settings.delta is not None):
+        raise QueryError(f"{sampler.name} adds no noise and is not private; leave out epsilon and delta")
+    granted = settings.granted if sampler.private else None
+    num_chains, thin, check_records = settings.num_chains, settings.thin, settings.check_records
     source = open_source(data)
     num_records = placement.total_rows(source.num_records)
     funds, allowed = None, None
-    if epsilon is not None and delta is not None:
+    if granted is not None:
         queries = planning.private_queries(sampler, num_records)
-        funds = planning.make_funds(queries, num_records, epsilon, delta, check_records)
+        funds = planning.make_funds(queries, num_records, *granted, check_records)
     curator = Curator(
         model,
         source,
         None if funds is None else funds.main,
-        noise=_noise_source(sampler, seed),
-        devices=devices,
-        seed=seed,
+        noise=_noise_source(sampler, settings.seed),
+        devices=settings.devices,
+        seed=settings.seed,
     )
-    if epsilon is not None and delta is not None:
+    if granted is not None:
         the_plan = planning.plan(
             sampler,
             num_records=num_records,
-            epsilon=epsilon,
-            delta=delta,
+            epsilon=granted[0],
+            delta=granted[1],
             num_chains=num_chains,
             dimension=model.dimension,
             check_records=check_records,
         )
         allowed = the_plan.num_steps
         for note in the_plan.notes:
-            warnings.warn(note, DPMCMCWarning, stacklevel=3)
-    shape = choose_shape(num_chains, _number_of_steps(num_steps, allowed, thin), thin)
+            warnings.warn(note, DPMCMCWarning, stacklevel=4)
+    shape = choose_shape(num_chains, _number_of_steps(settings.num_steps, allowed, thin), thin)
     init_key, state_key, run_key = jax.random.split(curator.public_key, 3)
-    theta = starting_points(model, init, num_chains, init_key, num_records)
+    theta = starting_points(model, settings.init, num_chains, init_key, num_records)
     queries = sampler.queries(num_records)
     inputs = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sampler.inputs(model, num_records))
     program = compile_run(curator, sampler, queries, shape, inputs, theta)
@@ -331,13 +284,6 @@ def _noise_source(sampler: Sampler, seed: int | None) -> NoiseSource:
     if not sampler.private:
         return NoNoiseNotPrivate()
     return ExactNoise() if seeded is None else seeded
-
-
-def _check_budget_arguments(sampler: Sampler, epsilon: float | None, delta: float | None) -> None:
-    if not sampler.private and (epsilon is not None or delta is not None):
-        raise QueryError(f"{sampler.name} adds no noise and is not private; leave out epsilon and delta")
-    if sampler.private and (epsilon is None or delta is None):
-        raise QueryError("epsilon and delta are required: they are the privacy budget, for example 1.0 and 1e-6")
 
 
 def _number_of_steps(num_steps: int | None, allowed: int | None, thin: int) -> int:
@@ -399,7 +345,7 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
                 done.append(released)
                 report(steps, info, curator.budget)
     except KeyboardInterrupt:
-        stopped = "it was interrupted"
+        stopped = INTERRUPTED
     except Exception as error:
         stopped = reason_of(error)
     finally:
@@ -408,14 +354,9 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
         return _Outcome(done, charged, record_check, False, [])
     if not done:
         # Raised outside the handlers: the text of a foreign error could quote a record.
-        if stopped == "it was interrupted":
-            raise KeyboardInterrupt(f"interrupted in the first block; {_what_is_spent(run, charged)}")
-        raise RunError(f"the run ended in its first block, because {stopped}; {_what_is_spent(run, charged)}")
+        raise ended_without_draws("in the first block", stopped, _what_is_spent(run, charged))
     finished = sum(len(positions) for positions, _ in done)
-    note = (
-        f"the run ended after {finished} of {shape.num_draws} draws of each chain, because {stopped}; these are "
-        f"returned, marked incomplete; {_what_is_spent(run, charged)}"
-    )
+    note = cut_short(f"{finished} of {shape.num_draws}", stopped, _what_is_spent(run, charged))
     return _Outcome(done, charged, record_check, True, [note])
 
 
@@ -424,39 +365,19 @@ def _what_is_spent(run: _Run, charged: int) -> str:
         return "no budget was involved"
     paid = [run.curator.budget, *([] if run.funds is None or run.funds.check is None else [run.funds.check])]
     if charged == 0 and all(budget.spent == 0 for budget in paid):
-        return "nothing was spent"
-    return "the whole budget counts as spent"
+        return NOTHING_SPENT
+    return ALL_SPENT
 
 
-def _collect(
-    run: _Run,
-    outcome: _Outcome,
-    warmup: int,
-    steps_fixed: int | None,
-    epsilon: float | None,
-    delta: float | None,
-) -> Posterior:
+def _collect(run: _Run, outcome: _Outcome, warmup: int, settings: Settings) -> Posterior:
     """Turn released positions into named draws, with what was spent."""
     theta, infos = jax.tree.map(lambda *leaves: np.concatenate(leaves), *outcome.done)
-    try:
-        return _posterior(run, outcome, theta, infos, warmup, steps_fixed, epsilon, delta)
-    except Exception as error:
-        raise RunError(
-            f"the run is done, but its draws could not be put together ({type(error).__name__}: {error}); they are "
-            "paid for, and attached to this error as `unconstrained_draws` (draws × chains × parameters)",
-            unconstrained_draws=theta,
-        ) from error
+    with attached_to_errors(theta):
+        return _posterior(run, outcome, theta, infos, warmup, settings)
 
 
 def _posterior(
-    run: _Run,
-    outcome: _Outcome,
-    theta: NDArray[np.float64],
-    infos: Any,
-    warmup: int,
-    steps_fixed: int | None,
-    epsilon: float | None,
-    delta: float | None,
+    run: _Run, outcome: _Outcome, theta: NDArray[np.float64], infos: Any, warmup: int, settings: Settings
 ) -> Posterior:
     curator, model = run.curator, run.curator.model
     warmup = min(warmup, len(theta) // 2)  # an interrupted run is shorter than planned
@@ -472,10 +393,10 @@ def _posterior(
         num_records=curator.num_records,
         dimension=model.dimension,
         num_chains=run.shape.num_chains,
-        epsilon=epsilon,
-        delta=delta,
+        epsilon=settings.epsilon,
+        delta=settings.delta,
         steps_charged=outcome.charged,
-        steps_fixed=steps_fixed,
+        steps_fixed=None if settings.num_steps is None else run.num_steps,
         interrupted=outcome.interrupted,
         record_check=run.record_check,
     )

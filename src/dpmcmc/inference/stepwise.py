@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -22,12 +22,22 @@ from dpmcmc import checks
 from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.data import open_source
-from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, RunError
+from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError
 from dpmcmc.inference.blocks import starting_points
-from dpmcmc.inference.endings import reason_of, undisturbed
+from dpmcmc.inference.endings import (
+    ALL_SPENT,
+    INTERRUPTED,
+    NOTHING_SPENT,
+    attached_to_errors,
+    cut_short,
+    ended_without_draws,
+    reason_of,
+    undisturbed,
+)
 from dpmcmc.inference.laplace_plan import delta_notes
-from dpmcmc.inference.planning import make_funds, refuse_useless
+from dpmcmc.inference.planning import describe_accountant, make_funds, refuse_useless
 from dpmcmc.inference.progress import Progress, no_progress, progress_bar
+from dpmcmc.inference.settings import Settings
 from dpmcmc.models import Model
 from dpmcmc.privacy import Budget, PrivacyStatement
 from dpmcmc.privacy.exact import rounded_up
@@ -40,7 +50,7 @@ from dpmcmc.surrogate import Surrogate
 
 Array = NDArray[np.float64]
 
-BUDGET, STEPS, INTERRUPTED = "the budget ended", "all steps are done", "it was interrupted"
+BUDGET, STEPS = "the budget ended", "all steps are done"
 
 # Free proposals on the surrogate before a starting point that nobody gave.
 _FREE_PROPOSALS = 50
@@ -69,6 +79,8 @@ class ChainOutcome(NamedTuple):
         Their cost μ, exactly.
     ended
         Why the run ended, in words: ``BUDGET``, ``STEPS``, ``INTERRUPTED`` or what failed.
+    noise_sd
+        σ of the accept tests.
     """
 
     positions: Array
@@ -78,6 +90,7 @@ class ChainOutcome(NamedTuple):
     num_answers: int
     spent: Fraction
     ended: str
+    noise_sd: float
 
     @property
     def num_steps(self) -> int:
@@ -91,8 +104,13 @@ class ChainOutcome(NamedTuple):
 
     @property
     def acceptance(self) -> float:
-        """Share of the moves that were accepted, to be compared with `SurrogateHMC.ceiling`."""
+        """Share of the moves that were accepted, to be compared with the ceiling."""
         return float(self.accepted.sum() / max(1, self.moved.sum()))
+
+    @property
+    def ceiling(self) -> float:
+        """Share that would be, if the surrogate were the likelihood itself."""
+        return SurrogateHMC.ceiling_at(self.noise_sd)
 
     @property
     def mean_multiplier(self) -> float:
@@ -102,6 +120,15 @@ class ChainOutcome(NamedTuple):
     def sds_below(self, ceiling: float) -> float:
         """Return how many sds the acceptance lies below a ceiling. Well above 3: the surrogate does not fit."""
         return (ceiling - self.acceptance) * math.sqrt(max(1, self.moved.sum()) / (ceiling * (1.0 - ceiling)))
+
+    def misfit(self, remedy: str) -> list[str]:
+        """Say so, and what helps, if the acceptance is too low for a surrogate that fits; else nothing."""
+        if not self.sds_below(self.ceiling) > _CERTAIN:
+            return []
+        return [
+            f"{self.acceptance:.3f} of the moves were accepted, where a surrogate that fits leaves "
+            f"{self.ceiling:.3f}: it does not, and the chains may not reach all of the posterior. {remedy}"
+        ]
 
 
 class Chain(NamedTuple):
@@ -264,19 +291,21 @@ def run_chain(
                 place = np.int64(step)
                 # Several processes go the way of the first.
                 theta, proposal = placement.agree((theta, chain.propose(key, place, theta, numbers)))
+                # In NumPy from here on: JAX would compile sums and means of arrays of its own.
+                proposal = jax.tree.map(np.asarray, proposal)
                 price = _price(proposal.clip, sampler.noise_sd)
                 if allowance is not None and spent + price > allowance:
                     ended = BUDGET
                     break
                 # Before it is charged: whatever happens next, nothing that was paid for is left out.
                 before, answers, spent = (answers, spent), answers + int(np.sum(proposal.moved)), spent + price
-                release = curator.ask(query, np.asarray(theta), np.asarray(proposal.position))
+                release = curator.ask(query, np.asarray(theta), proposal.position)
                 spent = before[1] + sum(map(Fraction, np.asarray(release.mu).tolist()))  # what was really charged
                 noise_sd = np.broadcast_to(np.asarray(release.noise_sd, np.float64), len(theta))
                 theta, won = chain.accept(key, place, theta, proposal, np.asarray(release.value), noise_sd)
-                theta = np.asarray(theta)
-                accepted.append(np.asarray(won))
-                moved.append(np.asarray(proposal.moved))
+                theta, won = np.asarray(theta), np.asarray(won)
+                accepted.append(won)
+                moved.append(proposal.moved)
                 step += 1
                 if step % thin == 0:
                     positions.append(theta)
@@ -299,6 +328,7 @@ def run_chain(
         answers,
         spent,
         ended,
+        sampler.noise_sd,
     )
 
 
@@ -318,11 +348,48 @@ def _check_start(curator: Curator, sampler: SurrogateHMC, theta: Array) -> None:
             raise QueryError("a starting point has no finite prior density or surrogate; start inside the posterior")
 
 
-def charged_by_bound(noise_sd: float) -> str:
-    """Say, in a statement, how log-ratios were charged."""
-    return (
-        f"; each log-ratio has noise of sd {noise_sd:g} and was charged by its own public clip bound: the noise "
-        "multiplier stated is that of their mean cost"
+def adaptive_statement(
+    curator: Curator,
+    budget: Budget,
+    granted: tuple[float, float],
+    answers: dict[str, tuple[int, float]],
+    chain: ChainOutcome | None,
+) -> PrivacyStatement:
+    """State what a run guarantees: always the whole budget, since where it stopped followed what was released.
+
+    Parameters
+    ----------
+    curator, budget
+        Who answered, and what paid.
+    granted
+        ε and δ.
+    answers
+        Number and noise multiplier by kind, of all but the chain's log-ratios.
+    chain
+        What a chain has cost, if there was one.
+    """
+    accountant, epsilon = describe_accountant(Queries()), granted[0]
+    if chain is not None:
+        accountant += (
+            f"; each log-ratio has noise of sd {chain.noise_sd:g} and was charged by its own public clip bound: the "
+            "noise multiplier stated is that of their mean cost"
+        )
+    if chain is not None and chain.spent > 0:
+        answers = {**answers, "log_ratio": (chain.num_answers, chain.mean_multiplier)}
+    return PrivacyStatement(
+        private=curator.private,
+        mode=curator.noise.description,
+        epsilon=epsilon,
+        budget_epsilon=epsilon,
+        delta=granted[1],
+        mu=rounded_up(budget.spent_exactly),
+        lattice_epsilon=budget.lattice_epsilon_spent,
+        lattice_delta=budget.lattice_delta_spent,
+        num_records=curator.num_records,
+        queries={kind: number for kind, (number, _) in answers.items()},
+        noise_multipliers={kind: multiplier for kind, (_, multiplier) in answers.items()},
+        interrupted=chain is not None and not chain.complete,
+        accountant=accountant,
     )
 
 
@@ -345,38 +412,19 @@ class _Run(NamedTuple):
     key: jax.Array
 
 
-def draw(
-    model: Model,
-    data: Any,
-    sampler: SurrogateHMC,
-    *,
-    epsilon: float | None,
-    delta: float | None,
-    num_chains: int,
-    num_steps: int | None,
-    num_warmup: int | None,
-    thin: int,
-    init: Any,
-    progress: bool,
-    seed: int | None,
-    devices: int | Sequence[jax.Device] | None,
-    check_records: bool,
-) -> tuple[Posterior, tuple[str, ...]]:
+def draw(model: Model, data: Any, sampler: SurrogateHMC, settings: Settings) -> tuple[Posterior, tuple[str, ...]]:
     """Draw from the posterior by Surrogate HMC; see :func:`dpmcmc.sample`. Return also what there is to say."""
-    if epsilon is None or delta is None:
-        raise QueryError("epsilon and delta are required: they are the privacy budget, for example 1.0 and 1e-6")
-    _check_warmup(num_warmup, num_steps, thin)
+    granted = settings.granted
+    _check_warmup(settings.num_warmup, settings.num_steps, settings.thin)
     with exact_arithmetic():
         try:
-            run = _prepare(
-                model, data, sampler, epsilon, delta, num_chains, num_steps, thin, init, seed, devices, check_records
-            )
+            run = _prepare(model, data, sampler, settings, granted)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted before the first step; nothing was spent") from None
-        record_check, outcome = _run(run, num_steps, thin, progress)
+        record_check, outcome = _run(run, settings)
         with undisturbed():
-            posterior = _collect(run, outcome, record_check, epsilon, delta, num_warmup, thin)
-            return posterior, (*_notes(run, outcome), *posterior.warnings)
+            posterior = _collect(run, outcome, record_check, settings, granted)
+            return posterior, (*_notes(outcome), *posterior.warnings)
 
 
 def _check_warmup(num_warmup: int | None, num_steps: int | None, thin: int) -> None:
@@ -391,43 +439,31 @@ def _check_warmup(num_warmup: int | None, num_steps: int | None, thin: int) -> N
         raise QueryError(f"num_warmup = {num_warmup!r} must be a whole number from 0{limit}")
 
 
-def _prepare(
-    model: Model,
-    data: Any,
-    sampler: SurrogateHMC,
-    epsilon: float,
-    delta: float,
-    num_chains: int,
-    num_steps: int | None,
-    thin: int,
-    init: Any,
-    seed: int | None,
-    devices: Any,
-    check_records: bool,
-) -> _Run:
+def _prepare(model: Model, data: Any, sampler: SurrogateHMC, settings: Settings, granted: tuple[float, float]) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
+    (epsilon, delta), num_chains, thin, seed = granted, settings.num_chains, settings.thin, settings.seed
     source = open_source(data)
     num_records = placement.total_rows(source.num_records)
-    funds = make_funds(Queries(), num_records, epsilon, delta, check_records)
+    funds = make_funds(Queries(), num_records, epsilon, delta, settings.check_records)
     assert isinstance(funds.main, Budget)
     for note in delta_notes(delta, num_records):
         warnings.warn(note, DPMCMCWarning, stacklevel=4)
     noise = ExactNoise() if seed is None else SeededNoiseNotPrivate(seed)
-    curator = Curator(model, source, funds.main, noise=noise, devices=devices, seed=seed)
+    curator = Curator(model, source, funds.main, noise=noise, devices=settings.devices, seed=seed)
     init_key, run_key = jax.random.split(curator.public_key)
     chain = prepare_chain(curator, sampler, num_chains)
-    if init is None:
+    if settings.init is None:
         center = np.tile(sampler.surrogate.center, (num_chains, 1))
         _check_start(curator, sampler, center)
         start = settled(curator, sampler, center, init_key)
     else:
-        start = np.asarray(starting_points(model, init, num_chains, init_key, num_records))
+        start = np.asarray(starting_points(model, settings.init, num_chains, init_key, num_records))
     _check_start(curator, sampler, start)
     numbers = sampler.numbers(num_records)
     # Proposals of some first steps are free, and show what a draw will cost.
     first = [chain.propose(run_key, np.int64(step), start, numbers).clip for step in range(_PRICED_STEPS)]
     price = sum((_price(clip, sampler.noise_sd) for clip in first), Fraction(0)) / _PRICED_STEPS
-    if price * min(thin, num_steps or thin) > Fraction(funds.main.left):
+    if price * min(thin, settings.num_steps or thin) > Fraction(funds.main.left):
         raise BudgetExceededError(
             f"epsilon = {epsilon:g}, delta = {delta:g} buys μ = {funds.main.left:.3g}, and a draw of {num_chains} "
             f"chains costs about {float(price * thin):.3g}; use fewer chains, a smaller ratio_bound or thin, or a "
@@ -435,20 +471,20 @@ def _prepare(
         )
     if funds.record_check is not None:
         curator.prepare(funds.record_check, start[:1])
-    _constrained(curator, start[None])
+    constrained(curator, start[None])
     return _Run(curator, funds.main, sampler, funds.record_check, start, run_key)
 
 
-def _run(run: _Run, num_steps: int | None, thin: int, progress: bool) -> tuple[RecordCheck | None, ChainOutcome]:
+def _run(run: _Run, settings: Settings) -> tuple[RecordCheck | None, ChainOutcome]:
     """Spend the budget. Whatever ends the run early, what is done comes back: it is paid for."""
-    curator = run.curator
+    curator, num_steps, thin = run.curator, settings.num_steps, settings.thin
     record_check: RecordCheck | None = None
     outcome: ChainOutcome | None = None
     stopped = ""
     # Steps that would be paid for and not kept are not done.
     limit = None if num_steps is None else num_steps // thin * thin
     try:
-        with progress_bar(progress, run.sampler.name, 100) as report:
+        with progress_bar(settings.progress, run.sampler.name, 100) as report:
             if run.record_check is not None:
                 release = curator.ask(run.record_check, run.start[0])
                 record_check = RecordCheck(
@@ -464,11 +500,9 @@ def _run(run: _Run, num_steps: int | None, thin: int, progress: bool) -> tuple[R
         stopped = reason_of(error)
     if outcome is not None and len(outcome.positions):
         return record_check, outcome
-    spent = "nothing was spent" if run.budget.spent == 0 else "the whole budget counts as spent"
     # Raised outside the handlers: the text of a foreign error could quote a record.
-    if stopped == INTERRUPTED:
-        raise KeyboardInterrupt(f"interrupted before there were any draws; {spent}")
-    raise RunError(f"the run ended before there were any draws, because {stopped}; {spent}")
+    spent = NOTHING_SPENT if run.budget.spent == 0 else ALL_SPENT
+    raise ended_without_draws("before there were any draws", stopped, spent)
 
 
 def _percent(report: Progress, budget: Budget, limit: int | None) -> Progress:
@@ -487,25 +521,13 @@ def _percent(report: Progress, budget: Budget, limit: int | None) -> Progress:
     return after_step
 
 
-def _notes(run: _Run, outcome: ChainOutcome) -> list[str]:
+def _notes(outcome: ChainOutcome) -> list[str]:
     """Return what there is to say about the run, in whole sentences."""
-    notes = []
-    if not outcome.complete:
-        notes.append(
-            f"the run ended after {len(outcome.positions)} draws of each chain, because {outcome.ended}; these are "
-            "returned, marked incomplete; the whole budget counts as spent"
-        )
-    ceiling = run.sampler.ceiling
-    if outcome.sds_below(ceiling) > _CERTAIN:
-        notes.append(
-            f"{outcome.acceptance:.3f} of the moves were accepted, where a surrogate that fits leaves "
-            f"{ceiling:.3f}: it does not, and the chains may not reach all of the posterior. Fit another one, or take "
-            "shorter steps"
-        )
-    return notes
+    early = [] if outcome.complete else [cut_short(len(outcome.positions), outcome.ended)]
+    return [*early, *outcome.misfit("Fit another one, or take shorter steps")]
 
 
-def _constrained(curator: Curator, theta: Array) -> dict[str, NDArray[Any]]:
+def constrained(curator: Curator, theta: Array) -> dict[str, NDArray[Any]]:
     """Return named values (draws first) of unconstrained draws × chains × parameters, so many at a time."""
     parts = []
     for first in range(0, len(theta), _DRAWS_AT_A_TIME):
@@ -520,58 +542,29 @@ def _collect(
     run: _Run,
     outcome: ChainOutcome,
     record_check: RecordCheck | None,
-    epsilon: float,
-    delta: float,
-    num_warmup: int | None,
-    thin: int,
+    settings: Settings,
+    granted: tuple[float, float],
 ) -> Posterior:
     """Turn released positions into named draws, with what was spent."""
-    theta, model = outcome.positions, run.curator.model
-    try:
+    theta, model, thin, num_warmup = outcome.positions, run.curator.model, settings.thin, settings.num_warmup
+    with attached_to_errors(theta):
         num_draws = len(theta)
         # How many draws there are was not known beforehand; a warm-up leaves at least half of them.
         warmup = num_draws // 2 if num_warmup is None else min(int(num_warmup), num_draws // 2)
-        by_chain = {name: np.moveaxis(value, 0, 1) for name, value in _constrained(run.curator, theta).items()}
+        by_chain = {name: np.moveaxis(value, 0, 1) for name, value in constrained(run.curator, theta).items()}
         accepted = outcome.accepted[: num_draws * thin].reshape(num_draws, thin, -1).mean(axis=1).T
+        check, answers = run.record_check, {}
+        if check is not None:
+            answers[check.kind] = 1, check.noise_sd / check.sensitivity
         return Posterior(
             draws={name: value[:, warmup:] for name, value in by_chain.items()},
             warmup_draws={name: value[:, :warmup] for name, value in by_chain.items()},
             sample_stats={"acceptance_rate": accepted[:, warmup:]},
             warmup_stats={"acceptance_rate": accepted[:, :warmup]},
-            privacy=_statement(run, outcome, epsilon, delta),
+            privacy=adaptive_statement(run.curator, run.budget, granted, answers, outcome),
             sampler=repr(run.sampler),
             model=model.name,
             dims={name: (dimension,) for name, (dimension, _) in model.labels.items()},
             coords=dict(model.labels.values()),
             record_check=record_check,
         )
-    except Exception as error:
-        raise RunError(
-            f"the run is done, but its draws could not be put together ({type(error).__name__}: {error}); they are "
-            "paid for, and attached to this error as `unconstrained_draws` (draws × chains × parameters)",
-            unconstrained_draws=theta,
-        ) from error
-
-
-def _statement(run: _Run, outcome: ChainOutcome, epsilon: float, delta: float) -> PrivacyStatement:
-    """State what the run guarantees: always the whole budget, since where it stopped followed what was released."""
-    answers: dict[str, tuple[int, float]] = {}
-    if outcome.spent > 0:
-        answers["log_ratio"] = outcome.num_answers, outcome.mean_multiplier
-    if run.record_check is not None:
-        answers[run.record_check.kind] = 1, run.record_check.noise_sd / run.record_check.sensitivity
-    return PrivacyStatement(
-        private=run.curator.private,
-        mode=run.curator.noise.description,
-        epsilon=epsilon,
-        budget_epsilon=epsilon,
-        delta=delta,
-        mu=rounded_up(run.budget.spent_exactly),
-        lattice_epsilon=run.budget.lattice_epsilon_spent,
-        lattice_delta=run.budget.lattice_delta_spent,
-        num_records=run.curator.num_records,
-        queries={kind: number for kind, (number, _) in answers.items()},
-        noise_multipliers={kind: multiplier for kind, (_, multiplier) in answers.items()},
-        interrupted=not outcome.complete,
-        accountant="Gaussian composition (closed form, fully adaptive filter)" + charged_by_bound(run.sampler.noise_sd),
-    )

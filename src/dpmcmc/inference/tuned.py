@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -16,20 +16,36 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcmc import checks
 from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.data import open_source
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference.blocks import starting_points
-from dpmcmc.inference.endings import reason_of, undisturbed
+from dpmcmc.inference.endings import (
+    ALL_SPENT,
+    INTERRUPTED,
+    NOTHING_SPENT,
+    attached_to_errors,
+    cut_short,
+    ended_without_draws,
+    reason_of,
+    undisturbed,
+)
 from dpmcmc.inference.laplace_plan import plan_laplace
 from dpmcmc.inference.planning import make_funds, refuse_useless
 from dpmcmc.inference.progress import progress_bar
-from dpmcmc.inference.stepwise import ChainOutcome, charged_by_bound, moves, prepare_chain, run_chain
+from dpmcmc.inference.settings import Settings
+from dpmcmc.inference.stepwise import (
+    BUDGET,
+    ChainOutcome,
+    adaptive_statement,
+    constrained,
+    moves,
+    prepare_chain,
+    run_chain,
+)
 from dpmcmc.models import Model, RegressionModel
-from dpmcmc.privacy import Budget, PrivacyStatement
-from dpmcmc.privacy.exact import rounded_up
+from dpmcmc.privacy import Budget
 from dpmcmc.queries import Affine, AnyRelease, ClipCount, InvalidCount, LogRatio, Queries, Query
 from dpmcmc.results import Posterior, Quality
 from dpmcmc.results.diagnostics import RecordCheck
@@ -37,11 +53,14 @@ from dpmcmc.results.quality import entry_label, share_of_noise
 from dpmcmc.samplers import DPLaplace, SurrogateHMC
 from dpmcmc.surrogate import Surrogate
 from dpmcmc.tuning import (
+    CLIPPED_SHARE,
+    LARGEST_SHARE,
     Asked,
     Found,
     Laplace,
     Prior,
     Questions,
+    RatioBound,
     Style,
     Surveyor,
     Walk,
@@ -83,53 +102,62 @@ class _Run(NamedTuple):
     prior: Prior
     start: Array
     asked: Asked
-    keys: tuple[jax.Array, jax.Array, jax.Array]
+    keys: tuple[jax.Array, ...]
     method: Method
     exact: bool
     walk: Walk | None
-    num_chains: int
+    settings: Settings
+
+    @property
+    def num_chains(self) -> int:
+        """Chains of the draws."""
+        return self.settings.num_chains
+
+
+class _Chain(NamedTuple):
+    """A chain that "auto" has run, and the bound of its log-ratios."""
+
+    outcome: ChainOutcome
+    bound: RatioBound
+
+    def kept(self, num_draws: int | None) -> tuple[Array, Array, int]:
+        """Return positions and acceptance after the warm-up (draws × chains), and how many steps a draw stands for.
+
+        All of them; or, if fewer are asked for, at most so many that are equally far apart.
+        """
+        rest = len(self.outcome.positions) - int(_CHAIN_WARMUP * len(self.outcome.positions))
+        thin = 1 if num_draws is None else math.ceil(rest / num_draws)
+        draws = rest // thin
+        last = slice(len(self.outcome.positions) - draws * thin, len(self.outcome.positions))
+        accepted = self.outcome.accepted[last].reshape(draws, thin, -1)
+        return self.outcome.positions[last][thin - 1 :: thin], accepted.mean(axis=1), thin
 
 
 def draw(
-    model: Model,
-    data: Any,
-    method: Method,
-    *,
-    exact: bool,
-    epsilon: float | None,
-    delta: float | None,
-    num_chains: int,
-    num_draws: int | None,
-    num_warmup: int | None,
-    thin: int,
-    init: Any,
-    progress: bool,
-    seed: int | None,
-    devices: int | Sequence[jax.Device] | None,
-    check_records: bool,
+    model: Model, data: Any, method: Method, settings: Settings, *, exact: bool
 ) -> tuple[Posterior, tuple[str, ...]]:
     """Draw from the noise-aware posterior; see :func:`dpmcmc.sample`. Return also what there is to say."""
-    if epsilon is None or delta is None:
-        raise QueryError("epsilon and delta are required: they are the privacy budget, for example 1.0 and 1e-6")
-    for name, value, is_set in (("num_warmup", num_warmup, num_warmup not in (None, 0)), ("thin", thin, thin != 1)):
+    granted = settings.granted
+    for name, value, is_set in (
+        ("num_warmup", settings.num_warmup, settings.num_warmup not in (None, 0)),
+        ("thin", settings.thin, settings.thin != 1),
+    ):
         if is_set:
             raise QueryError(
-                f"{name} = {value!r} means nothing to {_caller(method)}, whose draws are independent; leave it out"
+                f"{name} = {value!r} means nothing to {_caller(method)}, which has no chain to be set; leave it out"
             )
-    num_draws = NUM_DRAWS if num_draws is None else checks.count("num_steps", num_draws)
     with exact_arithmetic():
         try:
-            run = _prepare(model, data, method, exact, epsilon, delta, init, seed, devices, check_records, num_chains)
-            # What will be drawn in the end, from the prior: compiled, and seen to work, before anything is spent.
-            nothing = np.zeros((model.dimension, model.dimension))
-            for shape in ((num_chains, num_draws), (1, _COMPARED_DRAWS)):
-                _constrained(run.curator, _gaussian(run.keys[0], run.start, nothing, shape))
+            run = _prepare(model, data, method, settings, granted, exact)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted before the first question; nothing was spent") from None
-        record_check, found, chain = _search(run, progress)
+        record_check, found, chain = _search(run)
         with undisturbed():
-            posterior = _posterior(run, found, chain, record_check, epsilon, delta, num_draws)
-            return posterior, posterior.warnings
+            posterior = _posterior(run, found, chain, record_check, granted)
+            early = []
+            if chain is not None and not chain.outcome.complete:
+                early = [cut_short(posterior.num_draws, chain.outcome.ended)]
+            return posterior, (*early, *posterior.warnings)
 
 
 def _caller(method: Method) -> str:
@@ -137,25 +165,16 @@ def _caller(method: Method) -> str:
 
 
 def _prepare(
-    model: Model,
-    data: Any,
-    method: Method,
-    exact: bool,
-    epsilon: float,
-    delta: float,
-    init: Any,
-    seed: int | None,
-    devices: Any,
-    check: bool,
-    num_chains: int,
+    model: Model, data: Any, method: Method, settings: Settings, granted: tuple[float, float], exact: bool
 ) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
+    (epsilon, delta), seed = granted, settings.seed
     source = open_source(data)
     num_records = placement.total_rows(source.num_records)
-    funds = make_funds(Queries(), num_records, epsilon, delta, check)
+    funds = make_funds(Queries(), num_records, epsilon, delta, settings.check_records)
     assert isinstance(funds.main, Budget)
     noise = ExactNoise() if seed is None else SeededNoiseNotPrivate(seed)
-    curator = Curator(model, source, funds.main, noise=noise, devices=devices, seed=seed)
+    curator = Curator(model, source, funds.main, noise=noise, devices=settings.devices, seed=seed)
     plan = plan_laplace(num_records=num_records, epsilon=epsilon, delta=delta, dimension=model.dimension)
     if not plan.feasible:
         raise BudgetExceededError("; ".join(plan.notes))
@@ -163,31 +182,50 @@ def _prepare(
         warnings.warn(note, DPMCMCWarning, stacklevel=4)
     prior = describe_prior(model, num_records, curator.passes.keep)
     keys = tuple(jax.random.split(curator.public_key, 3))
-    start = _start(model, method, init, num_records, keys[0], prior)
+    start = _start(model, method, settings.init, num_records, keys[0], prior)
     coordinates = Affine(start, np.diag(prior.sd))
     questions = Questions(_nobody, Style.of(model), num_records, model.dimension)
-    for query in questions.programs(moments=method == "auto"):
-        curator.prepare(query, start, coordinates=coordinates)
-    if exact and not can_survey(questions, funds.main.left):
+    surveyed = can_survey(questions, funds.main.left)
+    if exact and not surveyed:
         raise BudgetExceededError(
             f"exact = True takes a surrogate of the posterior first, for which {num_records} records, "
             f"{model.dimension} parameters and epsilon = {epsilon:g} do not suffice; use more records, fewer "
             "parameters (at most 12), a larger epsilon, or leave exact out"
         )
+    # (Less will be left later: what is not surveyed now never will be.)
+    surveyed = method == "auto" and surveyed and (exact or is_surveyed(questions.style, model.dimension))
+    scouted = method == "auto" and not questions.style.linear_size
+    for query in questions.programs(moments=surveyed or scouted):
+        curator.prepare(query, start, coordinates=coordinates)
     walk = None
-    if method == "auto" and (exact or is_surveyed(questions.style, model.dimension)):
+    if surveyed:
         form = largest_form(model.dimension)
         walk = curator.passes.keep(("walk", form), lambda: Walk(model, form))
-        # The chain that may have to be run, for any numbers.
-        weights = np.zeros((model.dimension, len(form.powers)))
-        chain = SurrogateHMC(Surrogate(form, start, np.diag(prior.sd), weights), 1.0, num_leapfrog=_CHAIN_LEAPFROG)
-        prepare_chain(curator, chain, num_chains)
-    if method == "auto" and (exact or not questions.style.linear_size):
+    if scouted:
         curator.prepare(ClipCount(1.0, 1.0, of="log_ratio"), start, start)
         curator.prepare(LogRatio(1.0, 1.0), start, start)
     if funds.record_check is not None:
         curator.prepare(funds.record_check, start)
-    return _Run(curator, funds.main, funds.record_check, prior, start, Asked(), keys, method, exact, walk, num_chains)
+    run = _Run(curator, funds.main, funds.record_check, prior, start, Asked(), keys, method, exact, walk, settings)
+    # What will be drawn in the end, from the prior: compiled, and seen to work, before anything is spent.
+    nothing = np.zeros((model.dimension, model.dimension))
+    for shape in ((settings.num_chains, settings.num_steps or NUM_DRAWS), (1, _COMPARED_DRAWS)):
+        _constrained(curator, _gaussian(keys[0], start, nothing, shape))
+    if walk is not None:
+        _prepare_chain(run, walk)
+    return run
+
+
+def _prepare_chain(run: _Run, walk: Walk) -> None:
+    """Compile the chain that may have to be run, for any numbers, and go through all of it that is public."""
+    curator, start, form = run.curator, run.start, walk.form
+    weights = np.zeros((form.dimension, len(form.powers)))
+    weights[:, 1 : form.dimension + 1] = np.eye(form.dimension)
+    sampler = SurrogateHMC(Surrogate(form, start, np.diag(run.prior.sd), weights), 1.0, num_leapfrog=_CHAIN_LEAPFROG)
+    prepare_chain(curator, sampler, run.num_chains)
+    curator.prepare(ClipCount(1.0, 1.0, of="log_ratio"), start, start)
+    _moves(run, sampler, lambda: np.tile(start, (run.num_chains, 1)))
+    constrained(curator, np.tile(start, (1, run.num_chains, 1)))
 
 
 def _nobody(query: Query, theta: Array, coordinates: Affine | None, proposal: Array | None = None) -> AnyRelease:
@@ -217,7 +255,7 @@ def _start(model: Model, method: Method, init: Any, num_records: int, key: jax.A
     return np.asarray(starting_points(model, init, 1, key, num_records)[0], np.float64)
 
 
-def _search(run: _Run, progress: bool) -> tuple[RecordCheck | None, Found, ChainOutcome | None]:
+def _search(run: _Run) -> tuple[RecordCheck | None, Found, _Chain | None]:
     """Spend the budget. There are no draws before the end (or a chain), so that whatever ends it early loses it."""
     curator, budget, model = run.curator, run.budget, run.curator.model
 
@@ -228,7 +266,7 @@ def _search(run: _Run, progress: bool) -> tuple[RecordCheck | None, Found, Chain
     stopped = ""
     record_check: RecordCheck | None = None
     try:
-        with progress_bar(progress, run.method, 100) as report:
+        with progress_bar(run.settings.progress, run.method, 100) as report:
             if run.record_check is not None:
                 run.asked.add(run.record_check)
                 release = curator.ask(run.record_check, run.start)
@@ -261,17 +299,26 @@ def _search(run: _Run, progress: bool) -> tuple[RecordCheck | None, Found, Chain
                 found = found.surveyor.judged(found.converged, "surrogate")
             return record_check, found, chain
     except KeyboardInterrupt:
-        stopped = "it was interrupted"
+        stopped = INTERRUPTED
     except Exception as error:
         stopped = reason_of(error)
-    spent = "nothing was spent" if budget.spent == 0 else "the whole budget counts as spent"
     # Raised outside the handlers: the text of a foreign error could quote a record.
-    if stopped == "it was interrupted":
-        raise KeyboardInterrupt(f"interrupted before there were any draws; {spent}")
-    raise RunError(f"the run ended before there were any draws, because {stopped}; {spent}")
+    spent = NOTHING_SPENT if budget.spent == 0 else ALL_SPENT
+    raise ended_without_draws("before there were any draws", stopped, spent)
 
 
-def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> ChainOutcome | None:
+def _moves(run: _Run, sampler: SurrogateHMC, start: Callable[[], Array]) -> tuple[Array, Array, jax.Array]:
+    """Return both ends of some moves as the chain will make them, and the chain's key. Free."""
+    bound_key, run_key = jax.random.split(run.keys[2])
+    pairs = [
+        moves(run.curator, sampler, start(), key)
+        for key in jax.random.split(bound_key, math.ceil(_BOUND_MOVES / run.num_chains))
+    ]
+    theta, proposals = (np.concatenate(parts)[:_BOUND_MOVES] for parts in zip(*pairs, strict=True))
+    return theta, proposals, run_key
+
+
+def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> _Chain | None:
     """Run a chain on the surrogate with what is left: first the bound of its log-ratios.
 
     None if the budget would buy too few steps to be worth anything (and nobody insists).
@@ -279,12 +326,7 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> ChainOutc
     assert found.surveyor is not None
     curator, surveyor = run.curator, found.surveyor
     sampler = _chain_sampler(surveyor, 1.0)
-    bound_key, run_key = jax.random.split(run.keys[2])
-    pairs = [
-        moves(curator, sampler, surveyor.draw_theta(run.num_chains, certain=True), key)
-        for key in jax.random.split(bound_key, math.ceil(_BOUND_MOVES / run.num_chains))
-    ]
-    theta, proposals = (np.concatenate(parts)[:_BOUND_MOVES] for parts in zip(*pairs, strict=True))
+    theta, proposals, run_key = _moves(run, sampler, lambda: surveyor.draw_theta(run.num_chains, certain=True))
 
     def ask_count(query: ClipCount, theta: Array, proposal: Array) -> AnyRelease:
         run.asked.add(query)
@@ -302,11 +344,15 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> ChainOutc
     sampler = _chain_sampler(surveyor, bound.value)
     start = surveyor.draw_theta(run.num_chains, certain=True)
     outcome = run_chain(curator, sampler, start, key=run_key, max_steps=_MOST_STEPS, report=lambda *_: report())
-    if not len(outcome.positions):
-        raise RunError(
-            "the budget does not pay for one step of a chain after the search; use a larger ε, or leave out exact=True"
-        )
-    return outcome
+    if len(outcome.positions):
+        return _Chain(outcome, bound)
+    if outcome.ended == INTERRUPTED:
+        raise KeyboardInterrupt
+    if outcome.ended != BUDGET:
+        raise RunError(outcome.ended)
+    raise RunError(
+        "the budget does not pay for one step of a chain after the search; use a larger ε, or leave out exact=True"
+    )
 
 
 def _chain_sampler(surveyor: Surveyor, bound: float) -> SurrogateHMC:
@@ -343,32 +389,32 @@ def _norm_bound(model: Model) -> Callable[[Array], float | None]:
 
 
 def _posterior(
-    run: _Run,
-    found: Found,
-    chain: ChainOutcome | None,
-    record_check: RecordCheck | None,
-    epsilon: float,
-    delta: float,
-    num_draws: int,
+    run: _Run, found: Found, chain: _Chain | None, record_check: RecordCheck | None, granted: tuple[float, float]
 ) -> Posterior:
     """Draw, and say what is known of the draws."""
     curator, model = run.curator, run.curator.model
-    theta = _draws(run, found, chain, num_draws)
+    theta, stats, thin = _draws(run, found, chain)
     advice = () if found.laplace is None else _centring(model, found.laplace)
-    try:
+    with attached_to_errors(np.swapaxes(theta, 0, 1)):
         dims = {name: (dimension,) for name, (dimension, _) in model.labels.items()}
         coords = dict(model.labels.values())
-        draws = _constrained(curator, theta)
         if chain is None:
+            draws = _constrained(curator, theta)
             noise_share = _noise_share(curator, run.keys[1], found)
-        else:  # the noise of an accept test makes a chain slower, not wider
+            said, notes = _said_of_draws(run, found, noise_share), list[str]()
+        else:
+            by_draw = constrained(curator, np.swapaxes(theta, 0, 1))
+            draws = {name: np.swapaxes(value, 0, 1) for name, value in by_draw.items()}
+            # The noise of an accept test makes a chain slower, not wider.
             noise_share = {name: np.zeros(value.shape[2:]) for name, value in draws.items()}
-        reasons = (*found.reasons, *_more_reasons(run, found, chain, noise_share))
-        stats = {} if chain is None else {"acceptance_rate": chain.accepted[-theta.shape[1] :].T.astype(np.float64)}
+            said, notes = _said_of_chain(run, chain, thin)
+        reasons = [*found.reasons, *said]
         return Posterior(
             draws=draws,
             sample_stats=stats,
-            privacy=_statement(run, chain, epsilon, delta),
+            privacy=adaptive_statement(
+                curator, run.budget, granted, run.asked.labelled(), None if chain is None else chain.outcome
+            ),
             sampler=repr(DPLaplace()) if run.method == "DP-Laplace" else "auto",
             model=model.name,
             dims=dims,
@@ -380,7 +426,7 @@ def _posterior(
                 rounds=found.rounds,
                 # By itself the advice speaks against nothing; where something else does, it may be why.
                 reasons=(*reasons, *(advice if reasons else ())),
-                notes=(*found.notes, *_more_notes(run, chain), *(() if reasons else advice)),
+                notes=(*found.notes, *notes, *(() if reasons else advice)),
                 noise_share=noise_share,
                 prior_only=_prior_only(model, found, dims, coords),
                 clipped_share=found.clipped_share,
@@ -388,24 +434,18 @@ def _posterior(
                 independent_draws=chain is None,
             ),
         )
-    except Exception as error:
-        raise RunError(
-            f"the run is done, but its draws could not be put together ({type(error).__name__}: {error}); they are "
-            "paid for, and attached to this error as `unconstrained_draws` (draws × chains × parameters)",
-            unconstrained_draws=np.swapaxes(theta, 0, 1),
-        ) from error
 
 
-def _draws(run: _Run, found: Found, chain: ChainOutcome | None, num_draws: int) -> Array:
-    """Return unconstrained draws: chains × draws × parameters."""
+def _draws(run: _Run, found: Found, chain: _Chain | None) -> tuple[Array, dict[str, Array], int]:
+    """Return unconstrained draws (chains × draws × parameters), what is known of each, and how many steps each took."""
     if chain is not None:
-        kept = chain.positions[int(_CHAIN_WARMUP * len(chain.positions)) :]
-        return np.swapaxes(kept, 0, 1)
-    shape = run.num_chains, num_draws
+        theta, accepted, thin = chain.kept(run.settings.num_steps)
+        return np.swapaxes(theta, 0, 1), {"acceptance_rate": accepted.T}, thin
+    shape = run.num_chains, run.settings.num_steps or NUM_DRAWS
     if found.laplace is not None:
-        return _gaussian(run.keys[0], found.laplace.mean, found.laplace.covariance, shape)
+        return _gaussian(run.keys[0], found.laplace.mean, found.laplace.covariance, shape), {}, 1
     assert found.surveyor is not None
-    return found.surveyor.draw_theta(shape[0] * shape[1]).reshape(*shape, -1)
+    return found.surveyor.draw_theta(shape[0] * shape[1]).reshape(*shape, -1), {}, 1
 
 
 def _method_in_words(run: _Run, found: Found) -> str:
@@ -418,18 +458,36 @@ def _method_in_words(run: _Run, found: Found) -> str:
     }[found.method]
 
 
-def _more_reasons(
-    run: _Run, found: Found, chain: ChainOutcome | None, noise_share: dict[str, NDArray[Any]]
-) -> list[str]:
-    """Return what only the draws show."""
-    if chain is not None:
-        ceiling = SurrogateHMC.ceiling_at(_CHAIN_NOISE_SD)
-        if chain.sds_below(ceiling) > 3.0:
-            return [
-                f"The chain accepted {100.0 * chain.acceptance:.0f} % of its moves, well below the "
-                f"{100.0 * ceiling:.0f} % of a surrogate that fits: it has hardly gone round. Use a larger ε."
-            ]
-        return []
+def _said_of_chain(run: _Run, chain: _Chain, thin: int) -> tuple[list[str], list[str]]:
+    """Return what speaks against a chain, and what is worth knowing of it."""
+    outcome, clipped = chain.outcome, chain.bound.clipped_share
+    reasons = outcome.misfit("Use a larger ε.")
+    notes = [
+        f"{outcome.num_steps} steps of {run.num_chains} chains; {100.0 * outcome.acceptance:.0f} % of the moves were "
+        f"accepted, where noise alone leaves {100.0 * outcome.ceiling:.0f} % to a surrogate that fits. The first "
+        "quarter was left out." + (f" Of the rest, every draw stands for {thin} steps." if thin > 1 else "")
+    ]
+    if not outcome.complete:
+        notes.append(f"The chain ended early, because {outcome.ended}.")
+    records = f"{1e4 * clipped:.2g} records in 10,000"
+    if math.isinf(clipped):
+        reasons.append(
+            "Many records' log-ratios were clipped, whatever their bound: the surrogate is nothing like the likelihood "
+            "there, and the draws may be far off. Use a larger ε, or other parameters."
+        )
+    elif clipped > LARGEST_SHARE:
+        reasons.append(
+            f"As many as {records} may have had their log-ratio clipped, as far as noised counts show: if the data are "
+            "skewed, that shifts the posterior. Use a larger ε or more records."
+        )
+    else:
+        harmless = "" if clipped <= CLIPPED_SHARE else f" ({1e4 * CLIPPED_SHARE:g} have done no harm to skewed data)"
+        notes.append(f"At most about {records} had their log-ratio clipped, by noised counts{harmless}.")
+    return reasons, notes
+
+
+def _said_of_draws(run: _Run, found: Found, noise_share: dict[str, NDArray[Any]]) -> list[str]:
+    """Return what speaks against draws of a Gaussian or a surrogate, and only they show."""
     shares = np.concatenate([share.reshape(-1) for share in noise_share.values()])
     drowned = int(np.sum(shares > _MOSTLY_NOISE))
     if found.laplace is None and drowned:
@@ -450,15 +508,6 @@ def _more_reasons(
             "their shape is not the posterior's own. Use a larger ε or more records."
         ]
     return []
-
-
-def _more_notes(run: _Run, chain: ChainOutcome | None) -> list[str]:
-    if chain is None:
-        return []
-    return [
-        f"{chain.num_steps} steps of {run.num_chains} chains; {100.0 * chain.acceptance:.0f} % of the moves were "
-        "accepted, where noise alone leaves 32 % to a surrogate that fits. The first quarter was left out."
-    ]
 
 
 def _gaussian(key: jax.Array, mean: Array, covariance: Array, shape: tuple[int, int]) -> Array:
@@ -534,27 +583,4 @@ def _centring(model: Model, found: Laplace) -> tuple[str, ...]:
         f"Centre {', '.join(names)} (subtract a public constant): where values vary little compared with how far they "
         "are from zero, a coefficient and the intercept can hardly be told apart, and the intercept's prior is about "
         "records that there are none of. Leave out a column that is the same for all.",
-    )
-
-
-def _statement(run: _Run, chain: ChainOutcome | None, epsilon: float, delta: float) -> PrivacyStatement:
-    """State what the run guarantees: always the whole budget, since what was asked followed what was released."""
-    answers = run.asked.labelled()
-    if chain is not None and chain.spent > 0:
-        answers["log_ratio"] = chain.num_answers, chain.mean_multiplier
-    return PrivacyStatement(
-        private=run.curator.private,
-        mode=run.curator.noise.description,
-        epsilon=epsilon,
-        budget_epsilon=epsilon,
-        delta=delta,
-        mu=rounded_up(run.budget.spent_exactly),
-        interrupted=chain is not None and not chain.complete,
-        lattice_epsilon=run.budget.lattice_epsilon_spent,
-        lattice_delta=run.budget.lattice_delta_spent,
-        num_records=run.curator.num_records,
-        queries={label: number for label, (number, _) in answers.items()},
-        noise_multipliers={label: multiplier for label, (_, multiplier) in answers.items()},
-        accountant="Gaussian composition (closed form, fully adaptive filter)"
-        + ("" if chain is None else charged_by_bound(_CHAIN_NOISE_SD)),
     )

@@ -177,6 +177,22 @@ class PrivacyStatement:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return copy.deepcopy(values)
 
+    def by_kind(self) -> dict[str, tuple[int, tuple[float, ...]]]:
+        """Return how often each kind was asked, and with which noise multipliers; "gradient (1)" counts as "gradient".
+
+        For readers: an adaptive run has dozens of entries.
+        """
+        together: dict[str, list[str]] = {}
+        for entry in dict.fromkeys([*self.queries, *self.noise_multipliers]):
+            together.setdefault(re.sub(r" \(\d+\)$", "", entry), []).append(entry)
+        return {
+            kind: (
+                sum(self.queries.get(entry, 0) for entry in entries),
+                tuple(self.noise_multipliers[entry] for entry in entries if entry in self.noise_multipliers),
+            )
+            for kind, entries in together.items()
+        }
+
     def to_json(self) -> str:
         """Return the statement as one JSON object, from which :meth:`from_json` restores it exactly."""
         return json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False)
@@ -347,13 +363,7 @@ class PrivacyStatement:
         return f"Nothing is guaranteed to anyone in the {self.num_records} rows: {reason}.{accounted}"
 
     def _query_texts(self) -> Iterator[str]:
-        """Say how often each kind was asked; entries of one kind, "curvature (3)", together."""
-        together: dict[str, list[str]] = {}
-        for entry in dict.fromkeys([*self.queries, *self.noise_multipliers]):
-            together.setdefault(re.sub(r" \(\d+\)$", "", entry), []).append(entry)
-        for kind, entries in together.items():
-            number = sum(self.queries.get(entry, 0) for entry in entries)
-            multipliers = [self.noise_multipliers[entry] for entry in entries if entry in self.noise_multipliers]
+        for kind, (number, multipliers) in self.by_kind().items():
             if len(multipliers) > 1:
                 yield f"{number} {kind} (noise multipliers {min(multipliers):.6g} to {max(multipliers):.6g})"
             else:

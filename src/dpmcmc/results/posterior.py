@@ -168,7 +168,7 @@ class Posterior:
 
     @property
     def of_chains(self) -> bool:
-        """Whether the draws are those of chains; if not, each is independent of the others."""
+        """Whether the draws are those of chains; if not, they are in no order, and (nearly) independent."""
         return self.quality is None or not self.quality.independent_draws
 
     @property
@@ -176,7 +176,7 @@ class Posterior:
         """How many draws there are, in words."""
         if self.of_chains:
             return f"{self.num_chains} chains × {self.num_draws} draws"
-        return f"{self.num_chains * self.num_draws:,} independent draws"
+        return f"{self.num_chains * self.num_draws:,} draws"
 
     @property
     def quality_rows(self) -> list[tuple[str, str]]:

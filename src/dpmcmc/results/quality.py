@@ -24,7 +24,8 @@ __all__ = ["Quality", "as_percent", "entry_label", "share_of_noise"]
 SMALL_NOISE_SHARE = 0.1
 """Up to this share of an interval nobody needs advice about the noise."""
 INDEPENDENT_NOTE = (
-    "independent of each other: R̂ and ESS are those of independent draws, and say nothing about how good the fit is"
+    "independent of each other, or nearly so where they are a surrogate's: R̂ and ESS are those of independent draws, "
+    "and say nothing about how good the fit is"
 )
 _ROUNDING = 1e-9
 
@@ -93,7 +94,9 @@ class Quality:
         The private estimate of the fraction of records that were clipped in the final sums, and the sd of its noise;
         None if there is none. The estimate may be below 0, see `clipped`.
     independent_draws
-        Whether the draws are independent of each other, rather than those of chains.
+        Whether the draws are independent of each other, or nearly so, rather than those of chains that asked for every
+        step. (Draws from a surrogate come from many short chains on it, in each of which the weights are the same; a
+        few of them come twice.)
     dims, coords
         Names and labels as in `Posterior`, which gives them to its quality: by them entries are called in texts. They
         are not part of :meth:`to_dict`, as the posterior has them.

@@ -195,7 +195,7 @@ def statement(posterior: Posterior) -> Html:
 
 
 def statement_rows(posterior: Posterior) -> list[tuple[str, str]]:
-    """Return what was spent and released, as pairs of label and text."""
+    """Return what was spent and released, as pairs of label and text; what was asked often, by kind."""
     privacy = posterior.privacy
     no = "NO: seeded noise can be repeated" if privacy.mode == SEEDED_MODE else "NO: there was no noise"
     rows = [("Private", "yes" if privacy.private else no), ("Mode", privacy.mode)]
@@ -209,9 +209,11 @@ def statement_rows(posterior: Posterior) -> list[tuple[str, str]]:
         ("Neighbouring data", privacy.neighboring_relation),
         ("Number of records (public)", f"{privacy.num_records:,}"),
     ]
-    for kind, number in privacy.queries.items():
-        multiplier = privacy.noise_multipliers.get(kind)
-        noise = "" if multiplier is None else f", noise multiplier τ = {multiplier:.4g}"
+    for kind, (number, multipliers) in privacy.by_kind().items():
+        noise = ""
+        if multipliers:
+            low, high = (f"{one:.4g}" for one in (min(multipliers), max(multipliers)))
+            noise = f", noise multiplier τ = {low}" if low == high else f", noise multipliers τ = {low} to {high}"
         rows.append((f"Released: {kind.replace('_', '-')}", f"{number:,} {_sums(privacy, number)}{noise}"))
     if posterior.acceptance_rate is not None:
         rows.append(("Acceptance rate", f"{posterior.acceptance_rate:.2f}"))
@@ -226,7 +228,7 @@ def _tiles(posterior: Posterior) -> list[tuple[str, str]]:
     if privacy.epsilon is not None:
         tiles += [(f"{privacy.epsilon:g}", f"ε {spent}"), (f"{privacy.delta:g}", f"δ {spent}")]
     num_draws = posterior.num_chains * posterior.num_draws
-    draws = f"draws in {posterior.num_chains} chains" if posterior.of_chains else "independent draws"
+    draws = f"draws in {posterior.num_chains} chains" if posterior.of_chains else "draws"
     tiles += [(f"{privacy.num_records:,}", "records"), (f"{num_draws:,}", draws)]
     if posterior.acceptance_rate is not None:
         tiles.append((f"{posterior.acceptance_rate:.2f}", "acceptance"))

@@ -8,15 +8,18 @@ from dpmcmc.tuning.auto import Found, Surveyor, can_survey, find_posterior, is_s
 from dpmcmc.tuning.laplace import Laplace, find_laplace
 from dpmcmc.tuning.prior import Prior, describe_prior
 from dpmcmc.tuning.questions import Asked, Questions, Style
-from dpmcmc.tuning.ratios import ratio_bound
+from dpmcmc.tuning.ratios import CLIPPED_SHARE, LARGEST_SHARE, RatioBound, ratio_bound
 from dpmcmc.tuning.walk import Walk
 
 __all__ = [
+    "CLIPPED_SHARE",
+    "LARGEST_SHARE",
     "Asked",
     "Found",
     "Laplace",
     "Prior",
     "Questions",
+    "RatioBound",
     "Style",
     "Surveyor",
     "Walk",

@@ -24,7 +24,7 @@ from scipy.stats import chi2
 from dpmcmc.queries import Affine
 from dpmcmc.surrogate import Form
 from dpmcmc.tuning.fit import Fit, Frame, Observation, fit_map, polynomials
-from dpmcmc.tuning.laplace import TAIL_FACTOR, Belief, Laplace, _Search, _State
+from dpmcmc.tuning.laplace import Belief, Laplace, Search, State
 from dpmcmc.tuning.prior import Prior
 from dpmcmc.tuning.questions import Questions, Style
 from dpmcmc.tuning.scouts import Hill, find_hills
@@ -191,7 +191,7 @@ def find_posterior(
     exact
         Leave most of the budget to a chain; for who has seen to it that there can be a survey.
     """
-    search = _Search(questions, prior, left, norm_bound, report)
+    search = Search(questions, prior, left, norm_bound, report)
     state = search.scales(prior.center if start is None else start)
     if not (exact or (is_surveyed(questions.style, questions.dimension) and can_survey(questions, left()))):
         converged = search.locate(state)
@@ -215,7 +215,7 @@ def find_posterior(
         return Found.gaussian(search.finish(state, False)).checked(False, reason)
 
 
-def _surveyed(search: _Search, state: _State, walk: Walk, generator: np.random.Generator, exact: bool) -> Found:
+def _surveyed(search: Search, state: State, walk: Walk, generator: np.random.Generator, exact: bool) -> Found:
     """Survey, look for other modes, decide, and spend what is left."""
     hills: list[Hill] = []
     for _ in range(1 + MAX_MOVES):
@@ -231,7 +231,7 @@ def _surveyed(search: _Search, state: _State, walk: Walk, generator: np.random.G
     return found.checked(False, SEVERAL) if hills else found
 
 
-def _decided(surveyor: Surveyor, search: _Search, state: _State, converged: bool, settled: bool, exact: bool) -> Found:
+def _decided(surveyor: Surveyor, search: Search, state: State, converged: bool, settled: bool, exact: bool) -> Found:
     """Decide, and spend what is left."""
     if exact or surveyor.is_outside():
         if np.linalg.matrix_rank(surveyor.survey.frame.matrix) < surveyor.dimension:
@@ -245,7 +245,7 @@ def _decided(surveyor: Surveyor, search: _Search, state: _State, converged: bool
     return surveyor.judged(settled, "surrogate")
 
 
-def _hills_around(search: _Search, state: _State, generator: np.random.Generator) -> list[Hill]:
+def _hills_around(search: Search, state: State, generator: np.random.Generator) -> list[Hill]:
     """Look for modes far from where the search has come to, as if a Gaussian were all there is to know there."""
     center, matrix, size = state.theta, state.matrix, search.dimension
 
@@ -258,7 +258,7 @@ def _hills_around(search: _Search, state: _State, generator: np.random.Generator
 
 
 def _is_straight(
-    questions: Questions, prior: Prior, state: _State, laplace: Laplace, mu: float, generator: np.random.Generator
+    questions: Questions, prior: Prior, state: State, laplace: Laplace, mu: float, generator: np.random.Generator
 ) -> tuple[bool, str]:
     """Ask for scores around the centre, in pairs of opposite points: are they those of the Gaussian that was found?
 
@@ -272,11 +272,9 @@ def _is_straight(
     half = generator.standard_normal((CHECK_PAIRS, size))
     points = np.concatenate([half, -half])
     weighted = questions.style.weighted
-    wanted = 0.1 * questions.num_records if weighted else TAIL_FACTOR * 2.0 * math.sqrt(size / (2.0 * 0.7 * mu))
+    wanted = questions.wanted(0.7 * mu, weighted)
     theta = laplace.mean + points @ matrix.T
-    bound = questions.search(
-        theta[0], Affine(theta[0], matrix), "score_bound" if weighted else "gradient", wanted, 0.25 * mu
-    )
+    bound = questions.search(theta[0], Affine(theta[0], matrix), questions.style.magnitude, wanted, 0.25 * mu)
     residuals, noise = [], 0.0
     for place, z in zip(theta, points, strict=True):
         score = questions.score(place, Affine(place, matrix), bound, 0.7 * mu / len(points), weighted=weighted)
@@ -304,13 +302,11 @@ def _is_straight(
 class Surveyor:
     """Survey and later batches; see the module."""
 
-    def __init__(self, search: _Search, state: _State, walk: Walk, generator: np.random.Generator) -> None:
+    def __init__(self, search: Search, state: State, walk: Walk, generator: np.random.Generator) -> None:
         self.search, self.state, self.walk, self.generator = search, state, walk, generator
         self.questions, self.prior, self.left = search.questions, search.prior, search.left
         self.dimension, self.num_records = search.dimension, search.num_records
-        self.magnitude: Literal["score_bound", "gradient"] = (
-            "score_bound" if self.questions.style.weighted else "gradient"
-        )
+        self.magnitude = self.questions.style.magnitude
         self.survey = Survey(Frame(state.theta, state.matrix), bound=state.bounds.get(self.magnitude))
 
     # ---------------------------------------------------------------------------------------------------- stages
@@ -375,7 +371,7 @@ class Surveyor:
         bend = np.array([self.prior.gradient(theta) - slope + precision @ (theta - center) for theta in points])
         return bool(np.sqrt(np.mean(np.sum((bend @ matrix) ** 2, axis=1))) < 0.1 * math.sqrt(self.dimension))
 
-    def inform(self, state: _State) -> None:
+    def inform(self, state: State) -> None:
         """Hand over what the survey found to the final rounds of DP-Laplace."""
         survey = self.survey
         assert survey.fit is not None
@@ -383,7 +379,7 @@ class Surveyor:
         centers = np.array([self._center(weights) for weights in survey.fit.weights(free)])
         mean, covariance = centers.mean(axis=0), np.atleast_2d(np.cov(centers.T))
         known = state.belief
-        if known is None or known.surprise(mean, covariance) > self.search._surprising():
+        if known is None or known.surprise(mean, covariance) > self.search.surprising():
             known = Belief(mean, np.diag(self.prior.sd**2))
         state.belief = known.updated(mean, covariance)
         state.theta = state.belief.mean
@@ -434,7 +430,7 @@ class Surveyor:
         found, probed = [], self.generator.permutation(len(points))[:2]
         for place in probed:
             theta, coordinates = asked[place]
-            wanted = self._tail(for_scores)
+            wanted = self.questions.wanted(for_scores, self.questions.style.weighted)
             found.append(
                 self.questions.search(theta, coordinates, self.magnitude, wanted, searching / 2.0, survey.bound)
             )
@@ -470,11 +466,6 @@ class Surveyor:
         heights = 0.5 * np.sum(survey.fit.psi(survey.fit.frame.to_u(seen)) ** 2, axis=1)
         limit = max(heights.min() + 3.0 * self.dimension + 15.0, float(np.sort(heights)[: 2 * BATCH][-1]))
         return [one for one, height in zip(survey.observations, heights, strict=True) if height <= limit]
-
-    def _tail(self, for_scores: float) -> float:
-        if self.questions.style.weighted:
-            return 0.1 * self.num_records
-        return TAIL_FACTOR * 2.0 * math.sqrt(self.dimension / (2.0 * for_scores))
 
     def _refit(self) -> None:
         """Fit anew, in coordinates around the last draws, and draw from the fit."""
@@ -797,7 +788,7 @@ class Surveyor:
             self.state.rounds,
             tuple(reasons),
             (note,) if method == "surrogate" else (),
-            self.search._prior_directions(self.state, posterior),
+            self.search.prior_directions(self.state, posterior),
             share,
             share_sd,
         )

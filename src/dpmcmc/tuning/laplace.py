@@ -55,10 +55,6 @@ FINAL_CURVATURE = 0.08
 FINAL_SEARCH = 0.08
 FINAL_COUNT = 0.01
 FINAL_CHECK = 0.04
-WEIGHTED_DOWN = 0.1
-"""Share of the records whose score is weighted down, where weights take the place of clipping."""
-TAIL_FACTOR = 1.0
-"""Records that are clipped, in units of 2√(d/(2μ)): clipping one record more shifts as much as it saves in noise."""
 PARTIAL, WIDEST_PARTIAL, FARTHEST_PARTIAL = 0.2, 0.8, 20.0
 """Columns that fewer than so many n/d records have a part in are kept narrower than so many of their own widths, and
 move by no more than so many of these in a round; see `_moved`."""
@@ -155,7 +151,7 @@ class Laplace(NamedTuple):
 
 
 @dataclass
-class _State:
+class State:
     """Where the search stands."""
 
     theta: Array
@@ -205,13 +201,13 @@ def find_laplace(
     report
         Called after every round.
     """
-    search = _Search(questions, prior, left, norm_bound, report)
+    search = Search(questions, prior, left, norm_bound, report)
     state = search.scales(prior.center if start is None else start)
     converged = search.locate(state)
     return search.finish(state, converged)
 
 
-class _Search:
+class Search:
     """The three phases; see the module."""
 
     def __init__(
@@ -231,7 +227,7 @@ class _Search:
 
     # ------------------------------------------------------------------------------------------------- phases
 
-    def scales(self, start: Array) -> _State:
+    def scales(self, start: Array) -> State:
         """Choose diagonal coordinates by the sizes of the scores at the start."""
         sd = self.prior.sd
         coordinates = Affine(start, np.diag(sd))
@@ -249,7 +245,7 @@ class _Search:
         part = seen[:, 1:].sum(axis=1)
         in_design = np.arange(len(sd)) < self.style.linear_size
         usual = int(np.argmax(part))
-        return _State(
+        return State(
             np.array(start, np.float64),
             np.diag(widths),
             rare=in_design & (part < 0.02 * self.num_records),
@@ -258,7 +254,7 @@ class _Search:
             relative=widths / widths[usual],
         )
 
-    def locate(self, state: _State, thorough: bool = True) -> bool:
+    def locate(self, state: State, thorough: bool = True) -> bool:
         """Go to where the posterior is, making coordinates rounder on the way; return whether it was found.
 
         If not ``thorough``, it is enough to be near: the first step within the noise is the last, if that is low.
@@ -296,7 +292,7 @@ class _Search:
             price = min(LOCATION_GROWTH * max(price, near), LOCATION_LIMITS[1])
         return False
 
-    def finish(self, state: _State, converged: bool, informed: bool = False) -> Laplace:
+    def finish(self, state: State, converged: bool, informed: bool = False) -> Laplace:
         """Spend what is left around the centre.
 
         If ``informed``, the bound of the scores is about known, and a short search is enough; so it is where no columns
@@ -325,12 +321,12 @@ class _Search:
             surprises.append(self._observe(state, observed, score, matrix, whitened, length))
             state.matrix = round_matrix
             self.report()
-        settled = converged and surprises[-1] <= self._surprising()
+        settled = converged and surprises[-1] <= self.surprising()
         return self._judged(state, posterior, settled, bound, count_price, check_price, for_scores, whitened)
 
     # -------------------------------------------------------------------------------------------------- parts
 
-    def _coordinates(self, state: _State) -> Affine:
+    def _coordinates(self, state: State) -> Affine:
         try:
             return Affine(state.theta, state.matrix)
         except QueryError:
@@ -340,26 +336,21 @@ class _Search:
             state.matrix = self.prior.sd[:, None] * ((left * sizes) @ right)
             return Affine(state.theta, state.matrix)
 
-    def _score_bound(self, state: _State, mu: float, for_score: float, tight: bool = False) -> float:
+    def _score_bound(self, state: State, mu: float, for_score: float, tight: bool = False) -> float:
         """Choose the bound of one record's score: by the tail-count rule, or a share of the records with weights."""
-        of: Magnitude = "score_bound" if self.style.weighted else "gradient"
-        wanted = WEIGHTED_DOWN * self.num_records if self.style.weighted else self._tail(for_score)
-        found = self._bound(state, of, wanted, mu, tight=tight)
+        wanted = self.questions.wanted(for_score, self.style.weighted)
+        found = self._bound(state, self.style.magnitude, wanted, mu, tight=tight)
         public = self.norm_bound(state.matrix) if self.style.weighted else None
         return found if public is None else min(found, public)
 
-    def _bound(self, state: _State, of: Magnitude, wanted: float, mu: float, **more: Any) -> float:
+    def _bound(self, state: State, of: Magnitude, wanted: float, mu: float, **more: Any) -> float:
         """Search for a bound, near to the last one in coordinates like these if there is one."""
         coordinates = self._coordinates(state)
         found = self.questions.search(state.theta, coordinates, of, wanted, mu, state.bounds.get(of), **more)
         state.bounds[of] = found
         return found
 
-    def _tail(self, for_score: float) -> float:
-        """T = κ·2√(d/(2μ)): one more record clipped shifts the centre as much as it saves in noise."""
-        return TAIL_FACTOR * 2.0 * math.sqrt(self.dimension / (2.0 * for_score))
-
-    def _curvature(self, state: _State, score_bound: float, mu: float, *, on_the_way: bool) -> Matrix:
+    def _curvature(self, state: State, score_bound: float, mu: float, *, on_the_way: bool) -> Matrix:
         """Release the curvature of the likelihood in the current coordinates, and first find its bound."""
         information = self.style.information if on_the_way else self.style.information_at_last
         coordinates, wanted = self._coordinates(state), CURVATURE_CLIPPED[not on_the_way] * self.num_records
@@ -371,7 +362,7 @@ class _Search:
         bound = self._bound(state, "information" if information else "curvature", wanted, 0.15 * mu, **more)
         return self.questions.curvature(state.theta, coordinates, bound, 0.85 * mu, information=information, **more)
 
-    def _combined(self, state: _State, matrix: Matrix) -> Matrix:
+    def _combined(self, state: State, matrix: Matrix) -> Matrix:
         """Average a curvature with those of earlier final rounds, which were asked near here."""
         inverse, weight = self._coordinates(state).inverse, matrix.noise_sd**-2
         value = matrix.value
@@ -383,7 +374,7 @@ class _Search:
         state.curvature = (inverse.T @ value @ inverse, weight)
         return Matrix(value, weight**-0.5)
 
-    def _whiten(self, state: _State, matrix: Matrix) -> Whitened:
+    def _whiten(self, state: State, matrix: Matrix) -> Whitened:
         """Add the prior's part, and raise eigenvalues to the size of the noise."""
         whole = matrix.value + state.matrix.T @ self.prior.precision(state.theta) @ state.matrix
         whole = np.clip(np.nan_to_num(whole + whole.T) / 2.0, -1e150, 1e150)  # of values that overflow
@@ -393,7 +384,7 @@ class _Search:
         sizes = np.abs(values)
         return Whitened(vectors, np.maximum(sizes, floor), values < floor, floor)
 
-    def _step(self, state: _State, score: Score, whitened: Whitened) -> Array:
+    def _step(self, state: State, score: Score, whitened: Whitened) -> Array:
         """Return a Newton step, by eigenvectors; half of it, and not too far, where the curvature is not known."""
         slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
         step = (whitened.vectors.T @ slope) / whitened.values
@@ -408,7 +399,7 @@ class _Search:
         length = float(np.linalg.norm(step * np.sqrt(whitened.values)))
         return length, math.sqrt(float(np.sum(score.noise_sd**2 / whitened.values)))
 
-    def _inverse(self, state: _State, whitened: Whitened) -> Array:
+    def _inverse(self, state: State, whitened: Whitened) -> Array:
         """Return the inverse of a curvature, in θ."""
         roots = state.matrix @ (whitened.vectors / np.sqrt(whitened.values))
         return np.asarray(roots @ roots.T)
@@ -417,7 +408,7 @@ class _Search:
         """Return a length that steps made by noise alone rarely exceed: it is within 1/√(2d) of its own, and 2 more."""
         return noise * (1.0 + 3.0 / math.sqrt(2.0 * self.dimension)) + 2.0
 
-    def _moved(self, state: _State, whitened: Whitened, step: Array) -> tuple[Array, Array]:
+    def _moved(self, state: State, whitened: Whitened, step: Array) -> tuple[Array, Array]:
         """Return where a step leads, and coordinates in which the curvature is the identity.
 
         But for columns that few records have a part in: these few would be far out in such coordinates, and clipped, so
@@ -448,7 +439,7 @@ class _Search:
         return state.theta + move, matrix @ (vectors / np.sqrt(values))
 
     def _observe(
-        self, state: _State, observed: Array, score: Score, matrix: Matrix, whitened: Whitened, length: float
+        self, state: State, observed: Array, score: Score, matrix: Matrix, whitened: Whitened, length: float
     ) -> float:
         """Take a step's end as a noisy observation of the centre: noise of score and curvature, and curving.
 
@@ -461,7 +452,7 @@ class _Search:
         by_noise = (roots * variances) @ roots.T
         covariance = by_noise + bend**2 / size * roots @ roots.T
         surprise = math.inf if state.belief is None else state.belief.surprise(observed, by_noise)
-        if state.belief is None or surprise > self._surprising():
+        if state.belief is None or surprise > self.surprising():
             # What was believed was wrong: begin again with the prior.
             sd = self.prior.sd
             is_far = bool(np.any(np.abs(observed - self.prior.center) > 6.0 * sd))
@@ -472,7 +463,7 @@ class _Search:
         state.theta = state.belief.mean
         return surprise
 
-    def _surprising(self) -> float:
+    def surprising(self) -> float:
         """Return what a χ² of as many degrees of freedom as there are parameters hardly ever exceeds."""
         return float(chi2.isf(_BY_CHANCE, self.dimension))
 
@@ -480,7 +471,7 @@ class _Search:
 
     def _judged(
         self,
-        state: _State,
+        state: State,
         posterior: Array,
         converged: bool,
         bound: float,
@@ -491,9 +482,7 @@ class _Search:
     ) -> Laplace:
         assert state.belief is not None
         coordinates = self._coordinates(state)
-        above, above_sd = self.questions.count(
-            state.theta, coordinates, bound, count_price, "score_bound" if self.style.weighted else "gradient"
-        )
+        above, above_sd = self.questions.count(state.theta, coordinates, bound, count_price, self.style.magnitude)
         clipped: float | None = None
         clipped_sd: float | None = None
         shift = 0.0
@@ -505,7 +494,7 @@ class _Search:
             self._check_fit(state, check_price)
         else:
             clipped, clipped_sd = above / self.num_records, above_sd / self.num_records
-            shift = 0.25 * max(above, self._tail(for_scores), 0.0) * bound
+            shift = 0.25 * max(above, self.questions.wanted(for_scores), 0.0) * bound
         clipping = shift**2 / self.dimension * posterior
         unknown = np.sqrt(np.diag(state.belief.covariance + clipping) / np.diag(posterior))
         wide = np.sqrt(np.diag(posterior)) > 0.3 * self.prior.sd
@@ -519,14 +508,14 @@ class _Search:
             rounds=state.rounds,
             reasons=tuple(state.reasons),
             notes=tuple(state.notes),
-            prior_directions=self._prior_directions(state, posterior),
+            prior_directions=self.prior_directions(state, posterior),
             clipped_share=clipped,
             clipped_share_sd=clipped_sd,
         )
 
-    def _check_fit(self, state: _State, mu: float) -> None:
+    def _check_fit(self, state: State, mu: float) -> None:
         """Compare with clipped scores, which follow the records that the weights leave out: do they say the same?"""
-        coordinates, wanted = self._coordinates(state), self._tail(0.7 * mu)
+        coordinates, wanted = self._coordinates(state), self.questions.wanted(0.7 * mu)
         bound = self._bound(state, "gradient", wanted, 0.3 * mu)
         score = self.questions.score(state.theta, coordinates, bound, 0.7 * mu, weighted=False)
         slope = score.value + state.matrix.T @ self.prior.gradient(state.theta)
@@ -536,13 +525,13 @@ class _Search:
             self.dimension
         )
         statistic = float(slope @ _solved(covariance, slope))
-        if statistic > self._surprising():
+        if statistic > self.surprising():
             state.reasons.append(
                 "Records with extreme features do not follow the model: weighted and clipped scores disagree "
                 f"(χ² {statistic:.0f} for {self.dimension} parameters). Transform or bound the features, or add terms."
             )
 
-    def _flag(self, state: _State, converged: bool, whitened: Whitened, shift: float, drowned: int, rare: int) -> None:
+    def _flag(self, state: State, converged: bool, whitened: Whitened, shift: float, drowned: int, rare: int) -> None:
         if not converged:
             state.reasons.append(
                 f"The search did not settle in {state.rounds} rounds: the centre may be far off. A larger ε, more "
@@ -572,7 +561,7 @@ class _Search:
                 "or transform features and outcomes with long tails."
             )
 
-    def _prior_directions(self, state: _State, posterior: Array) -> Array:
+    def prior_directions(self, state: State, posterior: Array) -> Array:
         """Return directions of which the prior holds more than nine tenths, as columns in prior sds of length 1."""
         sizes, axes = np.linalg.eigh(posterior)
         roots = axes * np.sqrt(np.maximum(sizes, 0.0))

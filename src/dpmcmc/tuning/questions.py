@@ -42,6 +42,10 @@ NARROW, NARROW_SHARES = (-1.0, 2.0), (2, 3, 4)
 TIGHT = (-0.5, 1.0)
 # The same for the sizes of log-ratios between points that are far apart.
 RATIOS, RATIO_SHARES = (-13.0, 19.0), (1, 1, 1, 1, 1)
+# Records that a bound of the scores clips, in units of 2√(d/(2μ)): see `Questions.wanted`.
+TAIL_FACTOR = 1.0
+# Share of the records whose score is weighted down, where weights take the place of clipping.
+WEIGHTED_DOWN = 0.1
 # Bins of a factor of 4 for the scales of the scores, in prior sds.
 SCALE_EXPONENTS = (-40, 40)
 
@@ -75,6 +79,11 @@ class Style(NamedTuple):
     information: bool
     information_at_last: bool
     linear_size: int = 0
+
+    @property
+    def magnitude(self) -> Magnitude:
+        """What the bound of a score is a bound on."""
+        return "score_bound" if self.weighted else "gradient"
 
     @classmethod
     def of(cls, model: Model) -> Style:
@@ -195,6 +204,16 @@ class Questions:
         """Return how many records exceed a threshold, and the sd of the noise on that."""
         release = self._ask(ClipCount(threshold, multiplier_of(mu), of=of, **more), theta, coordinates)
         return float(release.value), float(release.noise_sd)
+
+    def wanted(self, for_scores: float, weighted: bool = False) -> float:
+        """Return how many records a bound of the scores should clip, where so much is spent on their sums; or weight.
+
+        Clipping T records shifts the sum by about T bounds, and noise is 2·bound·√(d/(2μ)) long: at T = 2√(d/(2μ)) one
+        more record clipped shifts the centre as much as it saves in noise.
+        """
+        if weighted:
+            return WEIGHTED_DOWN * self.num_records
+        return TAIL_FACTOR * 2.0 * math.sqrt(self.dimension / (2.0 * for_scores))
 
     def search(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, Protocol
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +12,7 @@ from dpmcmc.checks import positive
 from dpmcmc.errors import QueryError
 from dpmcmc.queries import AnyRelease, ClipCount
 from dpmcmc.surrogate import Surrogate
+from dpmcmc.tuning.fit import Frame, polynomials
 from dpmcmc.tuning.questions import multiplier_of
 
 Array = NDArray[np.float64]
@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 # More than this share of clipped log-ratios moves the posterior of skewed data; fewer records than so many sds of a
 # count's noise cannot be told from none.
 CLIPPED_SHARE, NOISE_SDS = 2e-4, 3.0
+# So large a share has shifted a posterior of skewed data by several sds: no result to be trusted as it stands.
+LARGEST_SHARE = 0.01
 # κ is searched among the powers of 2 with these exponents. (1 is the root mean square of |r|√n/‖Δψ‖ if ψ fits, so that
 # no κ below it is of any use.)
 EXPONENTS = (0.0, 8.0)
@@ -124,9 +126,10 @@ def _pairs(surrogate: Surrogate, theta: Any, proposals: Any) -> list[_Pair]:
         raise QueryError(
             f"theta has shape {shape}, proposals {proposals.shape}; give both as pairs × {surrogate.form.dimension}"
         )
-    with jax.enable_x64(True):
-        psi = jax.vmap(surrogate.psi)
-        sizes = np.linalg.norm(np.asarray(psi(proposals)) - np.asarray(psi(theta)), axis=1)
+    # In NumPy, where nothing has to be compiled.
+    frame, weights = Frame(surrogate.center, surrogate.matrix), surrogate.weights
+    start, end = (polynomials(surrogate.form, frame.to_u(ends))[0] @ weights.T for ends in (theta, proposals))
+    sizes = np.linalg.norm(end - start, axis=1)
     pairs = [_Pair(*pair) for pair in zip(theta, proposals, sizes.tolist(), strict=True) if 0.0 < pair[2] < math.inf]
     if not pairs:
         raise QueryError("none of the pairs has moved along the surrogate; give longer moves")
