@@ -92,12 +92,12 @@ def _show_outcome(outcome: "Outcome", files: dict[Path, str]) -> None:
     _show_run(console, outcome, outcome.paper)
     console.print(Text(study.mixing_note(outcome)))
     console.print()
-    console.print(_table("How near they are", study.comparison_rows(outcome)))
+    console.print(rows_table("How near they are", study.comparison_rows(outcome), ()))
     console.print(Text(study.comparison_note()))
     console.print(Text(study.separate_runs_note(outcome.settings), "bold"))
     console.print()
     for run in (outcome.auto, outcome.paper):
-        console.print(_statement_table(run))
+        console.print(statement_table(run.posterior, run.name))
     if not outcome.auto.posterior.privacy.private:
         console.print(Text("NOT PRIVATE: these runs were seeded; who knows the seed knows the noise.", "bold red"))
     console.print(Text("Written", "bold"))
@@ -114,44 +114,9 @@ def _show_outcome(outcome: "Outcome", files: dict[Path, str]) -> None:
 def _show_run(console: Console, outcome: "Outcome", run: "Run") -> None:
     from dpmcmc import demo as study
 
-    console.print(_table(f"{run.name}: summary of the draws", study.summary_rows(outcome, run)))
+    console.print(rows_table(f"{run.name}: summary of the draws", study.summary_rows(outcome, run), _NARROW))
     # Of a run that judges itself, the reasons are among what it says of its quality.
     quality = run.posterior.quality
     for warning in run.posterior.warnings:
         if quality is None or warning not in str(quality):
             console.print(Text(f"Warning: {warning}", "bold red"))
-
-
-def _statement_table(run: "Run") -> Table:
-    from dpmcmc.results.report import statement_rows
-
-    statement = Table(
-        box=box.SIMPLE_HEAD,
-        show_header=False,
-        title=f"{run.name}: what was spent and released",
-        title_justify="left",
-        title_style="bold",
-    )
-    statement.add_column("", style="dim")
-    statement.add_column("")
-    for label, value in statement_rows(run.posterior):
-        statement.add_row(Text(label), Text(value))
-    return statement
-
-
-def _table(title: str, summary: "SummaryRows") -> Table:
-    """Return a table with what fits into a terminal of 80 columns."""
-    shown = [place for place, name in enumerate(summary.columns) if not name.startswith(("mcse", "hdi", "eti"))]
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    table.add_column("")
-    for place in shown:
-        table.add_column(Text(summary.columns[place]), justify="right", overflow="fold")
-    for name, values in summary.rows:
-        table.add_row(Text(name), *(_short(values[place]) for place in shown))
-    return table
-
-
-def _short(value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"

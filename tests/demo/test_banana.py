@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import dpmcmc
-from dpmcmc import cli, demo, output
+from dpmcmc import cli, output
+from dpmcmc.demo import banana as demo
 from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import PRIVATE_MODE, SEEDED_MODE

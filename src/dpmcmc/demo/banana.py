@@ -1,4 +1,4 @@
-"""The demonstration: the default sampler and the paper's DP-HMC on its banana model, and one page that shows both.
+"""`dpmcmc demo banana`: the default sampler and the paper's DP-HMC on its banana model, and one page that shows both.
 
 Each run has a budget of its own, so that the page is no single release. It uses the package's public interface only.
 The records are synthetic, which is the only reason why it may also show the exact posterior; nothing here is meant for
@@ -623,5 +623,5 @@ def page(outcome: Outcome) -> str:
         lead=f"The default sampler, and beside it DP-HMC, on the banana model of Räisä, Koskela and Honkela: "
         f"{privacy.num_records:,} synthetic records, ε = {privacy.epsilon:g} and δ = {privacy.delta:g} for each. The "
         "samplers never saw a record, only noisy sums. The numbers below are the default sampler's.",
-        footer=f"Made by dpmcmc demo in {outcome.auto.seconds + outcome.paper.seconds:.0f} s of sampling.",
+        footer=f"Made by dpmcmc demo banana in {outcome.auto.seconds + outcome.paper.seconds:.0f} s of sampling.",
     )

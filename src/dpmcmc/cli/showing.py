@@ -1,0 +1,75 @@
+"""A posterior in a terminal: its summary, how far to trust it, what was spent and released."""
+
+import math
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from dpmcmc import Posterior
+    from dpmcmc.results.table import SummaryRows
+
+
+def show_posterior(console: Console, posterior: "Posterior", notes: tuple[str, ...] = ()) -> None:
+    """Print all that there is to say of a run. The notes are warnings that the posterior does not know of."""
+    from dpmcmc.results.table import summary_rows
+
+    show_not_private(console, posterior)
+    title = f"{posterior.model}, {posterior.sampler}: {posterior.size_text}"
+    console.print(rows_table(title, summary_rows(posterior), left_out=("mcse",)))
+    for label, text in posterior.quality_rows:
+        console.print(Text(f"{label}: {text}"))
+    for warning in dict.fromkeys([*notes, *posterior.warnings]):
+        console.print(Text(f"Warning: {warning}", "bold red"))
+    console.print()
+    console.print(statement_table(posterior))
+    show_not_private(console, posterior)
+
+
+def show_not_private(console: Console, posterior: "Posterior") -> None:
+    """Say it if a run was seeded."""
+    if not posterior.privacy.private:
+        console.print(Text("NOT PRIVATE: this run was seeded; who knows the seed knows the noise.", "bold red"))
+
+
+def statement_table(posterior: "Posterior", name: str = "") -> Table:
+    """Return what was spent and released."""
+    from dpmcmc.results.report import statement_rows
+
+    statement = Table(
+        box=box.SIMPLE_HEAD,
+        show_header=False,
+        title=f"{name}: what was spent and released" if name else "What was spent and released",
+        title_justify="left",
+        title_style="bold",
+    )
+    statement.add_column("", style="dim")
+    statement.add_column("")
+    for label, value in statement_rows(posterior):
+        statement.add_row(Text(label), Text(value))
+    return statement
+
+
+def rows_table(title: str, summary: "SummaryRows", left_out: tuple[str, ...]) -> Table:
+    """Return a table of numbers, without the columns whose names begin so."""
+    shown = [place for place, name in enumerate(summary.columns) if not name.startswith(left_out)]
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold")
+    table.add_column("", overflow="fold")
+    for place in shown:
+        table.add_column(Text(summary.columns[place].replace("noise_share", "noise")), justify="right", no_wrap=True)
+    for name, values in summary.rows:
+        table.add_row(Text(name), *(_short(summary.columns[place], values[place]) for place in shown))
+    return table
+
+
+def _short(column: str, value: float) -> str:
+    from dpmcmc.results.quality import as_percent
+
+    if math.isnan(value):
+        return "–"
+    if column == "noise_share":
+        return as_percent(value)
+    return f"{value:,.0f}" if abs(value) >= 100.0 else f"{value:.3g}"
