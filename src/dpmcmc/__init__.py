@@ -19,11 +19,13 @@ __all__ = [
     "Curator",
     "DPLaplace",
     "DPPenalty",
+    "Field",
     "LaplacePlan",
     "Model",
     "Parameter",
     "Plan",
     "Posterior",
+    "Schema",
     "SurrogateHMC",
     "curator",
     "data",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from dpmcmc.privacy import Budget
     from dpmcmc.results import Posterior
     from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty, SurrogateHMC
+    from dpmcmc.schema import Field, Schema
 else:
     # JAX, NumPyro and dp-accounting take seconds to load, so a name is imported when it is first used (PEP 562).
     _HOME_OF = {
@@ -65,6 +68,8 @@ else:
         "DPLaplace": "samplers",
         "DPPenalty": "samplers",
         "SurrogateHMC": "samplers",
+        "Field": "schema",
+        "Schema": "schema",
     }
 
     def __getattr__(name):
