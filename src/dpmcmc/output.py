@@ -123,8 +123,8 @@ class NewFolder:
         others = [name for name in names if name not in known_files]
         if others:
             raise OutputError(
-                f"the folder {shown!r} holds {others[0]!r}, which is not of an earlier run, so that it is not replaced; "
-                "nothing was computed, choose another --out"
+                f"the folder {shown!r} holds {others[0]!r}, which is not of an earlier run, so that it is not "
+                "replaced; nothing was computed, choose another --out"
             )
 
     def put_in_place(self) -> None:

@@ -1,9 +1,6 @@
 """`dpmcmc sample`: from a table and its public schema to a private posterior, in a folder."""
 
 import contextlib
-import json
-import math
-import os
 import shutil
 import sys
 import tempfile
@@ -16,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from dpmcmc.cli.shared import SamplerName, UsageError, errors_told, listed, print_json, with_option_groups
-from dpmcmc.cli.showing import show_posterior
+from dpmcmc.cli.showing import as_json, show_files, show_posterior
 
 if TYPE_CHECKING:
     from dpmcmc import Model, Posterior
@@ -35,12 +31,6 @@ EXAMPLES = (
     "**Exit codes**: 0 done; 2 bad input and 3 budget refused, nothing spent; 1 failed after the run had begun; "
     "130 interrupted."
 )
-POSTERIOR, PRIVACY, SUMMARY = "posterior.nc", "privacy.json", "summary.csv"
-_FILES = {
-    POSTERIOR: "the draws, an ArviZ file",
-    PRIVACY: "what was guaranteed and spent",
-    SUMMARY: "the summary, all digits",
-}
 _CLASSES = {
     SamplerName.dp_hmc: "DPHMC",
     SamplerName.dp_penalty: "DPPenalty",
@@ -172,7 +162,7 @@ def sample(
     budget: BudgetOptions,
     out: Annotated[
         Path,
-        typer.Option(help=f"A new folder for {POSTERIOR}, {PRIVACY} and {SUMMARY}.", show_default=False),
+        typer.Option(help="A new folder for posterior.nc, privacy.json and summary.csv.", show_default=False),
     ],
     model: ModelOptions,
     run: RunOptions,
@@ -209,9 +199,10 @@ class _Sampling:
         self._check_options()
         from dpmcmc.output import NewFolder, WriteError
         from dpmcmc.privacy import Budget
+        from dpmcmc.results.folder import RUN_FILES
 
         Budget(self.budget.epsilon, self.budget.delta)  # refuses what is out of range
-        with NewFolder(self.out, overwrite=self.overwrite, known_files=_FILES) as folder, _warnings_kept() as notes:
+        with NewFolder(self.out, overwrite=self.overwrite, known_files=RUN_FILES) as folder, _warnings_kept() as notes:
             if self.overwrite and folder.target.exists():
                 _refuse_unless_a_run(folder.target)
             self._say(f"Reading {self.file} by {self.schema}.")
@@ -292,7 +283,8 @@ class _Sampling:
                 raise
             import numpy as np
 
-            place = _rescue(lambda folder: np.save(folder / "unconstrained_draws.npy", error.unconstrained_draws))
+            draws = error.unconstrained_draws
+            place = _rescue(lambda folder: np.save(folder / "unconstrained_draws.npy", draws))
             raise RunError(f"{error}; {place}") from None
 
     def _say(self, line: str) -> None:
@@ -301,14 +293,14 @@ class _Sampling:
 
     def _show(self, posterior: "Posterior", notes: tuple[str, ...], folder: Path | None) -> None:
         if self.show.as_json:
-            print_json(_as_json(posterior, notes, folder))
+            print_json(as_json(posterior, notes, folder))
             return
         console = Console()
         show_posterior(console, posterior, notes)
         if folder is not None:
-            console.print(Text("Written", "bold"))
-            for name, what in _FILES.items():
-                console.print(Text(f"  {folder / name}  ({what})"), soft_wrap=True)
+            from dpmcmc.results.folder import RUN_FILES
+
+            show_files(console, {folder / name: what for name, what in RUN_FILES.items()})
 
 
 @contextlib.contextmanager
@@ -388,6 +380,7 @@ def _refuse_unless_a_run(folder: Path) -> None:
     import dpmcmc
     from dpmcmc.errors import DPMCMCError
     from dpmcmc.output import OutputError
+    from dpmcmc.results.folder import POSTERIOR
 
     if not any(folder.iterdir()):
         return
@@ -403,12 +396,13 @@ def _refuse_unless_a_run(folder: Path) -> None:
 def _write(posterior: "Posterior", folder: "NewFolder") -> str | None:
     """Write everything and put it in place; return what went wrong and where the draws are then."""
     from dpmcmc.inference.endings import undisturbed
+    from dpmcmc.results.folder import write_run
 
     with undisturbed():
         try:
-            _write_files(posterior, folder.stage)
+            write_run(posterior, folder.stage)
         except Exception as error:
-            place = _rescue(lambda other: _write_files(posterior, other))
+            place = _rescue(lambda other: write_run(posterior, other))
             return f"the run is done, but its folder could not be written ({_reason(error)}); {place}"
         try:
             folder.put_in_place()
@@ -420,21 +414,10 @@ def _write(posterior: "Posterior", folder: "NewFolder") -> str | None:
     return None
 
 
-def _write_files(posterior: "Posterior", folder: Path) -> None:
-    from dpmcmc.errors import DPMCMCWarning
-
-    posterior.save(folder / POSTERIOR)  # first: it cannot be made again
-    statement = json.dumps(posterior.privacy.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-    folder.joinpath(PRIVACY).write_text(statement + "\n", encoding="utf-8")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DPMCMCWarning)
-        table = posterior.summary(round_to="none")
-    # The name of the index says so if the run was not private.
-    table.to_csv(folder / SUMMARY, index_label=table.index.name or "parameter", encoding="utf-8")
-
-
 def _rescue(write: Callable[[Path], object]) -> str:
     """Write draws that are paid for wherever it works; say where."""
+    from dpmcmc.results.folder import POSTERIOR
+
     for above in (tempfile.gettempdir(), Path.home(), Path.cwd()):
         try:
             folder = Path(tempfile.mkdtemp(prefix="dpmcmc-", dir=above))
@@ -452,33 +435,3 @@ def _rescue(write: Callable[[Path], object]) -> str:
 
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-
-
-def _as_json(posterior: "Posterior", notes: tuple[str, ...], folder: Path | None) -> dict[str, Any]:
-    from dpmcmc.results.table import summary_rows
-
-    privacy = posterior.privacy
-    columns, rows = summary_rows(posterior)
-    return {
-        "private": bool(privacy.private),
-        "mode": privacy.mode,
-        "model": posterior.model,
-        "sampler": posterior.sampler,
-        "method": None if posterior.quality is None else posterior.quality.method,
-        "epsilon": privacy.epsilon,
-        "delta": privacy.delta,
-        "num_records": privacy.num_records,
-        "num_chains": posterior.num_chains,
-        "num_draws": posterior.num_draws,
-        "flagged": None if posterior.quality is None else posterior.quality.flagged,
-        "warnings": list(dict.fromkeys([*notes, *posterior.warnings])),
-        "summary": {
-            name: {
-                column: value if math.isfinite(value) else None for column, value in zip(columns, values, strict=True)
-            }
-            for name, values in rows
-        },
-        "quality": None if posterior.quality is None else posterior.quality.to_dict(),
-        "privacy": privacy.to_dict(),
-        "files": [] if folder is None else [os.fspath(folder / name) for name in _FILES],
-    }

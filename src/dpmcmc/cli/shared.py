@@ -62,8 +62,10 @@ def errors_told(debug: bool, spent: Callable[[], str]) -> Iterator[None]:
             typer.echo(traceback_without_values(error), err=True, nl=False)
         if _is_own(error):
             raise
-        unexpected = "there was not enough memory" if isinstance(error, MemoryError) else (
-            f"an error of type {type(error).__name__}, which should not be"
+        unexpected = (
+            "there was not enough memory"
+            if isinstance(error, MemoryError)
+            else (f"an error of type {type(error).__name__}, which should not be")
         )
     # Outside of the handler, so that the foreign error is not even kept as its context.
     if unexpected:

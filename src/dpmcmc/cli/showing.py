@@ -1,7 +1,10 @@
-"""A posterior in a terminal: its summary, how far to trust it, what was spent and released."""
+"""A posterior in a terminal and as JSON: its summary, how far to trust it, what was spent and released."""
 
 import math
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -20,13 +23,18 @@ def show_posterior(console: Console, posterior: "Posterior", notes: tuple[str, .
     show_not_private(console, posterior)
     title = f"{posterior.model}, {posterior.sampler}: {posterior.size_text}"
     console.print(rows_table(title, summary_rows(posterior), left_out=("mcse",)))
+    show_quality(console, posterior, notes)
+    console.print()
+    console.print(statement_table(posterior))
+    show_not_private(console, posterior)
+
+
+def show_quality(console: Console, posterior: "Posterior", notes: tuple[str, ...] = ()) -> None:
+    """Print how far the result is to be trusted, and all warnings."""
     for label, text in posterior.quality_rows:
         console.print(Text(f"{label}: {text}"))
     for warning in dict.fromkeys([*notes, *posterior.warnings]):
         console.print(Text(f"Warning: {warning}", "bold red"))
-    console.print()
-    console.print(statement_table(posterior))
-    show_not_private(console, posterior)
 
 
 def show_not_private(console: Console, posterior: "Posterior") -> None:
@@ -63,6 +71,45 @@ def rows_table(title: str, summary: "SummaryRows", left_out: tuple[str, ...]) ->
     for name, values in summary.rows:
         table.add_row(Text(name), *(_short(summary.columns[place], values[place]) for place in shown))
     return table
+
+
+def show_files(console: Console, files: Mapping[Path, str]) -> None:
+    """Say what was written."""
+    console.print(Text("Written", "bold"))
+    for path, what in files.items():
+        console.print(Text(f"  {path}  ({what})"), soft_wrap=True)
+
+
+def as_json(posterior: "Posterior", notes: tuple[str, ...], folder: Path | None) -> dict[str, Any]:
+    """Return all that there is to say of a run for programs; the folder is None if nothing could be written."""
+    from dpmcmc.results.folder import RUN_FILES
+    from dpmcmc.results.table import summary_rows
+
+    privacy, quality = posterior.privacy, posterior.quality
+    columns, rows = summary_rows(posterior)
+    return {
+        "private": bool(privacy.private),
+        "mode": privacy.mode,
+        "model": posterior.model,
+        "sampler": posterior.sampler,
+        "method": None if quality is None else quality.method,
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "num_records": privacy.num_records,
+        "num_chains": posterior.num_chains,
+        "num_draws": posterior.num_draws,
+        "flagged": None if quality is None else quality.flagged,
+        "warnings": list(dict.fromkeys([*notes, *posterior.warnings])),
+        "summary": {name: plain_numbers(columns, values) for name, values in rows},
+        "quality": None if quality is None else quality.to_dict(),
+        "privacy": privacy.to_dict(),
+        "files": [] if folder is None else [os.fspath(folder / name) for name in RUN_FILES],
+    }
+
+
+def plain_numbers(columns: list[str], values: list[float]) -> dict[str, float | None]:
+    """Return a row by its columns, with None for what is not finite, which is no JSON."""
+    return {name: value if math.isfinite(value) else None for name, value in zip(columns, values, strict=True)}
 
 
 def _short(column: str, value: float) -> str:
