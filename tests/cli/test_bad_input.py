@@ -66,7 +66,9 @@ HEADER = "age,hours,education,income,visits,person_id\n"
 MODEL = """
 import dpmcmc
 from jax.scipy.stats import norm
-model = dpmcmc.Model(lambda p, x: norm.logpdf(x["age"], p["m"], 1.0), lambda p: norm.logpdf(p["m"], 0.0, 1.0), {"m": "real"})
+model = dpmcmc.Model(
+    lambda p, x: norm.logpdf(x["age"], p["m"], 1.0), lambda p: norm.logpdf(p["m"], 0.0, 1.0), {"m": "real"}
+)
 """
 PARQUET = {"file": "people.parquet"}
 

@@ -178,7 +178,7 @@ class TestOutput:
         assert answer["method"].startswith("auto: ")
         assert answer["privacy"]["queries"] == {"gradient": 10}
         assert [os.path.basename(path) for path in answer["files"]] == FILES
-        assert list(answer["summary"].values())[0]["noise_share"] == 0.25
+        assert next(iter(answer["summary"].values()))["noise_share"] == 0.25
 
     def test_options_reach_the_library(self, folder, sample_stub):
         run(

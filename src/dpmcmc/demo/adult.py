@@ -187,27 +187,20 @@ def gaussian_posterior_not_private(
 
 
 def comparison_rows(outcome: Outcome) -> SummaryRows:
-    """Return the intervals side by side, how much wider the private ones are, and how much of them is noise."""
+    """Return private means and intervals, those without noise, how much wider they are, and how much is noise."""
     quality = outcome.posterior.quality
     shares = [np.nan] * len(outcome.names)
     if quality is not None and quality.independent_draws:
         shares = [float(quality.noise_share["intercept"]), *quality.noise_share["coefficients"].tolist()]
-    columns = ["private", "5 %", "95 %", "without noise", "5 %", "95 %", "times as wide", "noise_share"]
+    columns = ["mean", "5 %", "95 %", "exact 5 %", "exact 95 %", "× as wide", "noise_share"]
+    means = outcome.draws.mean(axis=0).tolist()
     return SummaryRows(
         columns,
         [
-            (name, [own.middle, own.low, own.high, exact.middle, exact.low, exact.high, own.width / exact.width, share])
-            for (name, own, exact), share in zip(outcome.intervals, shares, strict=True)
+            (name, [mean, own.low, own.high, exact.low, exact.high, own.width / exact.width, share])
+            for (name, own, exact), mean, share in zip(outcome.intervals, means, shares, strict=True)
         ],
     )
-
-
-def terminal_rows(outcome: Outcome) -> SummaryRows:
-    """Return the same with what fits into a terminal of 80 columns: ends of the intervals, and their ratio."""
-    places = (1, 2, 4, 5, 6)
-    names = ["5 %", "95 %", "exact 5 %", "exact 95 %", "× as wide"]
-    rows = [(name, [values[place] for place in places]) for name, values in comparison_rows(outcome).rows]
-    return SummaryRows(names, rows)
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
@@ -283,9 +276,8 @@ def page(outcome: Outcome) -> str:
                 private=f"90 % intervals, {word}: ε = {privacy.epsilon:g}",
                 exact="without noise (not private)",
                 caption="Coefficients of a logistic regression of income above 50,000 dollars a year, with coded "
-                "columns: a number goes from −1 to 1 between its bounds, a level is compared with its reference. The "
-                "private intervals contain all that is not known, the privacy noise included, so that they are wider; the "
-                "others show what they would be without it.",
+                "columns: a number goes from −1 to 1 between its bounds, a level is compared with its reference. Lines "
+                "across mark the middle. Private intervals hold all that is not known, the privacy noise included.",
             ),
             parts.note(
                 "All that is orange is not private. It can be shown here because the Adult data are public: anyone can "
