@@ -267,7 +267,7 @@ def page(outcome: Outcome) -> str:
     privacy = posterior.privacy
     word = "private" if privacy.private else "seeded, NOT private"
     quality = posterior.quality
-    rows = [parts.IntervalRow(name, tuple(own), tuple(exact)) for name, own, exact in outcome.intervals]
+    rows = [parts.IntervalRow(name, own, exact) for name, own, exact in outcome.intervals]
     return parts.html_page(
         posterior,
         [

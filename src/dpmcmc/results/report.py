@@ -234,8 +234,8 @@ def intervals(rows: Sequence[IntervalRow], *, private: str, exact: str, caption:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return about five round numbers between the ends."""
-    rough = (high - low) / 5.0
+    """Return a few round numbers between the ends."""
+    rough = (high - low) / 8.0
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(times * power for times in (1.0, 2.0, 5.0, 10.0) if times * power >= rough)
     return [round(place * step, 12) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
