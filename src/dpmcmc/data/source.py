@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from dpmcmc.data.tables import OpenRecords, copy_records
+from dpmcmc.data.units import UnitRecords
 from dpmcmc.errors import DataError
 
 
@@ -20,7 +21,7 @@ class Stream(Protocol):
         ...
 
 
-Source = OpenRecords | Stream
+Source = OpenRecords | UnitRecords | Stream
 
 
 def open_source(data: Any) -> Source:
@@ -31,7 +32,7 @@ def open_source(data: Any) -> Source:
     DataError
         The data are empty, not numeric, ragged or without rows. The message holds no value of a record.
     """
-    if isinstance(data, OpenRecords):
+    if isinstance(data, OpenRecords | UnitRecords):
         return data
     if isinstance(data, Stream):
         if data.num_records < 1:

@@ -36,7 +36,7 @@ from dpmcmc.inference.blocks import (
 from dpmcmc.inference.endings import reason_of, undisturbed
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.models import Model
-from dpmcmc.models.units import row_model
+from dpmcmc.models.units import row_model, unit_of_privacy
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
@@ -487,6 +487,7 @@ def _posterior(
         run.queries,
         private=curator.private,
         mode=curator.noise.description,
+        unit_of_privacy=unit_of_privacy(model),
         num_records=curator.num_records,
         dimension=model.dimension,
         num_chains=run.shape.num_chains,
