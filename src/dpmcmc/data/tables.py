@@ -35,6 +35,9 @@ class OpenRecords(NamedTuple):
     records: Records
     num_records: int
 
+    def __repr__(self) -> str:
+        return f"OpenRecords({self.num_records} records)"  # and none of their values
+
 
 def copy_records(data: Any) -> tuple[Records, int]:
     """Copy data into NumPy: one array, or a dict of columns of equal length.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -35,11 +36,12 @@ from dpmcmc.inference.blocks import (
 from dpmcmc.inference.endings import reason_of, undisturbed
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.models import Model
-from dpmcmc.models.units import unit_of_privacy
+from dpmcmc.models.units import row_model, unit_of_privacy
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
 from dpmcmc.samplers import DPLaplace, Sampler, SurrogateHMC
+from dpmcmc.schema import Schema
 
 
 def sample(
@@ -194,6 +196,7 @@ def sample(
             devices,
             check_records,
         )
+    posterior = _with_rows(posterior, model, data)
     for text in texts:
         try:
             warnings.warn(text, DPMCMCWarning, stacklevel=2)
@@ -201,6 +204,20 @@ def sample(
             error.posterior = posterior
             raise
     return posterior
+
+
+def _with_rows(posterior: Posterior, model: Model, data: Any) -> Posterior:
+    """Let the result know, where that is known, how rows are coded and what is predicted for them: public things."""
+    rows = row_model(model)
+    if rows.design is None and rows.predict is None:
+        return posterior
+    schema = getattr(data, "schema", None) if rows.design is None else None
+    return replace(
+        posterior,
+        design=rows.design,
+        predictor=rows.predict,
+        schema=schema if isinstance(schema, Schema) else None,
+    )
 
 
 def _sample_by_steps(
