@@ -1,11 +1,14 @@
 """A posterior's page: sound HTML with everything inside, texts escaped, "not private" at the top where it is due."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dpmcmc.errors import ResultError
+from dpmcmc.privacy import PrivacyStatement
+from dpmcmc.privacy.statement import SEEDED_MODE
 from dpmcmc.results import Picture, html_report, report
 from tests.results.cases import FLAGGED, STATEMENTS, fitted, make_posterior, make_quality
 from tests.results.pages import Page
@@ -54,6 +57,23 @@ def test_numbers_of_the_statement():
     assert rows["Spent"] == "ε = 1, δ = 1e-06"
     assert rows["Released: log-ratio"] == "100 noisy sums, noise multiplier τ = 80"
     assert "Spent" not in dict(report.statement_rows(make_posterior("seeded")))
+
+
+def test_entries_of_one_kind_are_one_line():
+    """An adaptive run asks one kind with dozens of noise multipliers."""
+    privacy = PrivacyStatement(
+        private=False,
+        mode=SEEDED_MODE,
+        epsilon=1.0,
+        delta=1e-6,
+        num_records=100,
+        queries={"clip_count (1)": 3, "gradient": 1, "clip_count (2)": 4},
+        noise_multipliers={"clip_count (1)": 9.0, "gradient": 7.0, "clip_count (2)": 5.0},
+        accountant="Gaussian composition",
+    )
+    rows = dict(report.statement_rows(replace(make_posterior("seeded"), privacy=privacy, record_check=None)))
+    assert rows["Released: clip-count"] == "7 noisy sums, noise multipliers τ = 5 to 9"
+    assert rows["Released: gradient"] == "1 noisy sum, noise multiplier τ = 7"
 
 
 class TestTrust:

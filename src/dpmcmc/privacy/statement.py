@@ -347,14 +347,17 @@ class PrivacyStatement:
         accounted = "" if self.epsilon is None else f" The budget accounted for ({numbers}) is not a guarantee."
         return f"Nothing is guaranteed to anyone in the {self.num_records} records: {reason}.{accounted}"
 
-    def _query_texts(self) -> Iterator[str]:
-        """Say how often each kind was asked; entries of one kind, "curvature (3)", together."""
+    def queries_by_kind(self) -> Iterator[tuple[str, int, list[float]]]:
+        """Yield each kind with how often it was asked and its multipliers; entries of one, "curvature (3)", together."""
         together: dict[str, list[str]] = {}
         for entry in dict.fromkeys([*self.queries, *self.noise_multipliers]):
             together.setdefault(re.sub(r" \(\d+\)$", "", entry), []).append(entry)
         for kind, entries in together.items():
             number = sum(self.queries.get(entry, 0) for entry in entries)
-            multipliers = [self.noise_multipliers[entry] for entry in entries if entry in self.noise_multipliers]
+            yield kind, number, [self.noise_multipliers[entry] for entry in entries if entry in self.noise_multipliers]
+
+    def _query_texts(self) -> Iterator[str]:
+        for kind, number, multipliers in self.queries_by_kind():
             if len(multipliers) > 1:
                 yield f"{number} {kind} (noise multipliers {min(multipliers):.6g} to {max(multipliers):.6g})"
             else:

@@ -294,9 +294,10 @@ def statement_rows(posterior: Posterior) -> list[tuple[str, str]]:
         ("Neighbouring data", privacy.neighboring_relation),
         ("Number of records (public)", f"{privacy.num_records:,}"),
     ]
-    for kind, number in privacy.queries.items():
-        multiplier = privacy.noise_multipliers.get(kind)
-        noise = "" if multiplier is None else f", noise multiplier τ = {multiplier:.4g}"
+    for kind, number, multipliers in privacy.queries_by_kind():
+        noise = "".join(f", noise multiplier τ = {one:.4g}" for one in multipliers)
+        if len(multipliers) > 1:
+            noise = f", noise multipliers τ = {min(multipliers):.4g} to {max(multipliers):.4g}"
         rows.append((f"Released: {kind.replace('_', '-')}", f"{number:,} {_sums(privacy, number)}{noise}"))
     if posterior.acceptance_rate is not None:
         rows.append(("Acceptance rate", f"{posterior.acceptance_rate:.2f}"))
