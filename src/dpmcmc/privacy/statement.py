@@ -348,7 +348,7 @@ class PrivacyStatement:
         return f"Nothing is guaranteed to anyone in the {self.num_records} records: {reason}.{accounted}"
 
     def queries_by_kind(self) -> Iterator[tuple[str, int, list[float]]]:
-        """Yield each kind with how often it was asked and its multipliers; entries of one, "curvature (3)", together."""
+        """Yield each kind, how often it was asked and its multipliers; entries of one, "curvature (3)", together."""
         together: dict[str, list[str]] = {}
         for entry in dict.fromkeys([*self.queries, *self.noise_multipliers]):
             together.setdefault(re.sub(r" \(\d+\)$", "", entry), []).append(entry)
