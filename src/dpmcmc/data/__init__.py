@@ -3,5 +3,6 @@
 from dpmcmc.data.adult import adult
 from dpmcmc.data.parquet import ParquetRecords
 from dpmcmc.data.source import Source, Stream, open_source
+from dpmcmc.data.table import Table
 
-__all__ = ["ParquetRecords", "Source", "Stream", "adult", "open_source"]
+__all__ = ["ParquetRecords", "Source", "Stream", "Table", "adult", "open_source"]
