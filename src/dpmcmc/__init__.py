@@ -27,6 +27,7 @@ __all__ = [
     "Posterior",
     "Schema",
     "SurrogateHMC",
+    "Table",
     "curator",
     "data",
     "errors",
@@ -41,6 +42,7 @@ __all__ = [
 if TYPE_CHECKING:
     from dpmcmc import curator, data, errors, models, privacy, queries
     from dpmcmc.curator import Curator
+    from dpmcmc.data import Table
     from dpmcmc.inference import LaplacePlan, Plan, plan, sample
     from dpmcmc.models import Model, Parameter, from_numpyro
     from dpmcmc.privacy import Budget
@@ -68,6 +70,7 @@ else:
         "DPLaplace": "samplers",
         "DPPenalty": "samplers",
         "SurrogateHMC": "samplers",
+        "Table": "data",
         "Field": "schema",
         "Schema": "schema",
     }
