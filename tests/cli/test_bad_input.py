@@ -126,7 +126,12 @@ CASES = [
     Case("a Parquet file that is none", "people.parquet", files={"people.parquet": HEADER * 9}, options=PARQUET),
     Case("a Parquet file without rows", "0 rows", files={"people.parquet": no_rows}, options=PARQUET),
     Case("a Parquet column twice", "age", files={"people.parquet": same_name_twice}, options=PARQUET),
-    Case("text in a number column", "age", files={"people.parquet": parquet(age=["x"] * 40)}, options=PARQUET),
+    Case(
+        "numbers in a column of words",
+        "education",
+        files={"people.parquet": parquet(education=[3.5] * 40)},
+        options=PARQUET,
+    ),
     Case(
         "dates in a number column",
         "age",
@@ -189,13 +194,14 @@ CASES = [
     Case("a model file without a model", "it has no dpmcmc.Model", **own_model("x = 1")),
     Case("a model that is none", "of type int", **own_model("model = 3")),
     Case("a model that is a class", "of type type", **own_model("class model: pass")),
-    Case("a model file that raises", "line 2 (ValueError)", **own_model("x = 1\nraise ValueError('secret 41')")),
+    Case("a model file that raises", "line 2 (ValueError)", **own_model("x = 1\nraise ValueError('person 41')")),
     Case("a model file that is no Python", "line 1 (SyntaxError", **own_model("model = = 3")),
     Case("a model file that misses a name", "name 'jnp' is not defined", **own_model("model = jnp.zeros(3)")),
     Case("a model file that misses a package", "No module named", **own_model("import no_such_package")),
     Case("a model file that leaves", "SystemExit", **own_model("import sys\nsys.exit(0)")),
     Case("a model of another column", "salary", **own_model(MODEL.replace('x["age"]', 'x["salary"]'))),
-    Case("a NumPyro model of other columns", "columns", **own_model("def model(salary):\n    pass")),
+    Case("a NumPyro model of no column", "takes no column", **own_model("def model():\n    pass")),
+    Case("a NumPyro model of other columns", "takes 'salary'", **own_model("def model(salary):\n    pass")),
     # The folder.
     Case("a folder that cannot be written", "choose another --out", options={"out": "people.csv/run"}),
     Case("a folder where none can be", "choose another --out", options={"out": "/proc/nobody/run"}),
@@ -217,7 +223,7 @@ CASES = [
     # The budget.
     Case("a budget that buys nothing", "epsilon", options={"epsilon": 1e-3}, code=3),
     Case("a budget that buys no Gaussian", "epsilon", options={"epsilon": 0.1, "sampler": "dp-laplace"}, code=3),
-    Case("exact draws that the budget does not buy", "exact", options={"epsilon": 12, "exact": True}, code=3),
+    Case("exact draws that the budget does not buy", "exact = True", options={"epsilon": 200, "exact": True}, code=3),
 ]
 
 
@@ -259,7 +265,7 @@ def test_bad_input(case, tmp_path, monkeypatch):
     assert result.stdout == ""
     assert case.words in result.stderr
     assert "Traceback" not in result.output
-    assert "secret" not in result.output
+    assert "person 41" not in result.output
     errors = [line for line in result.stderr.splitlines() if "Error" in line]
     assert len(errors) == 1 or "Usage:" in result.stderr  # typer's own come in a frame
     assert {name: content for name, content in contents(tmp_path).items() if "__pycache__" not in name} == before

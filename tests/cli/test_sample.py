@@ -401,7 +401,7 @@ class TestLeaks:
 
     OTHERS = {  # noqa: RUF012
         "as it was": {},
-        "all missing": dict.fromkeys(people.columns(1), ""),
+        "all missing": dict.fromkeys(people.columns(), ""),
         "NaN": {"age": "nan", "hours": "NaN", "income": "nan"},
         "an unknown level": {"education": "kindergarten, of the old kind"},
         "out of bounds": {"age": "1e308", "hours": "-1e308"},

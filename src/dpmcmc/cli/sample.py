@@ -18,7 +18,7 @@ from dpmcmc.cli.shared import SamplerName, UsageError, errors_told, listed, prin
 from dpmcmc.cli.showing import as_json, show_files, show_posterior
 
 if TYPE_CHECKING:
-    from dpmcmc import Model, Posterior
+    from dpmcmc import Model, Posterior, Schema
     from dpmcmc.output import NewFolder
 
 EXAMPLES = (
@@ -244,12 +244,19 @@ class _Sampling:
                 raise UsageError(f"{option} is {str(path)!r}, and there is no such file; check the path")
 
     def _model_and_records(self) -> tuple["Model", Any]:
+        import numpy as np
+
         import dpmcmc
 
-        table = dpmcmc.Table(self.file, dpmcmc.Schema.load(self.schema), stream=self.run.stream)
-        given = self.model
+        schema, given = dpmcmc.Schema.load(self.schema), self.model
         if given.model is not None:
-            return _load_model(given.model, table), table
+            model = _load_model(given.model)
+            if isinstance(model, dpmcmc.Model):
+                return model, dpmcmc.Table(self.file, schema, stream=self.run.stream)
+            table = dpmcmc.Table(self.file, _columns_of(model, schema, given.model), stream=self.run.stream)
+            shapes = {name: np.empty(table.num_records) for name in table.columns}
+            return dpmcmc.from_numpyro(model, shapes), table
+        table = dpmcmc.Table(self.file, schema, stream=self.run.stream)
         assert given.formula is not None
         options = {
             "family": (given.family or Family.logistic).value,
@@ -321,8 +328,8 @@ def _warnings_kept() -> Iterator[list[str]]:
         yield texts
 
 
-def _load_model(place: str, table: Any) -> "Model":
-    """Run the file and take the model out of it. A NumPyro model is taken apart by the columns' shapes alone."""
+def _load_model(place: str) -> Any:
+    """Run the file and take the model out of it: a `dpmcmc.Model`, or a function, which is a NumPyro model."""
     import dpmcmc
 
     path, _, name = place.rpartition(":") if ":" in place else (place, "", "model")
@@ -332,14 +339,33 @@ def _load_model(place: str, table: Any) -> "Model":
         there = f"it has {', '.join(map(repr, models))}" if models else "it has no dpmcmc.Model"
         raise UsageError(f"--model is {place!r}, but the file has no {name!r}; {there}: give FILE.py:NAME")
     model = getattr(found, name)
-    if isinstance(model, dpmcmc.Model):
+    if isinstance(model, dpmcmc.Model) or (callable(model) and not isinstance(model, type)):
         return model
-    if callable(model) and not isinstance(model, type):
-        return dpmcmc.from_numpyro(model, table.records())
     raise UsageError(
         f"--model is {place!r}, which is of type {type(model).__name__}; name a dpmcmc.Model, or a NumPyro model (a "
         "function of the schema's columns)"
     )
+
+
+def _columns_of(function: Callable[..., Any], schema: "Schema", place: str) -> "Schema":
+    """Return the schema of the columns that a NumPyro model takes by name, and of the unit; all if it takes any."""
+    import inspect
+
+    import dpmcmc
+
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return schema
+    wanted = [parameter.name for parameter in parameters if parameter.name in schema.names]
+    unknown = [one.name for one in parameters if one.default is one.empty and one.name not in wanted]
+    if unknown or not wanted:
+        what = f"takes {unknown[0]!r}, which is no field of the schema" if unknown else "takes no column"
+        raise UsageError(
+            f"--model is {place!r}, a function that {what}; a NumPyro model takes columns by their names in the schema"
+        )
+    descriptor = schema.to_dict()
+    descriptor["fields"] = [field for field in descriptor["fields"] if field["name"] in {*wanted, schema.unit}]
+    return dpmcmc.Schema.from_dict(descriptor)
 
 
 def _run_file(path: Path, place: str) -> Any:
@@ -358,7 +384,8 @@ def _run_file(path: Path, place: str) -> Any:
         with contextlib.redirect_stdout(sys.stderr):
             specification.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        lines = [frame.tb_lineno for frame in _frames(error) if frame.tb_frame.f_code.co_filename == str(path)]
+        own = path.resolve()
+        lines = [one.tb_lineno for one in _frames(error) if Path(one.tb_frame.f_code.co_filename).resolve() == own]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         text = f": {error.msg if isinstance(error, SyntaxError) else error}" if isinstance(error, _TOLD_ERRORS) else ""
         at = "" if line is None else f" in line {line}"
