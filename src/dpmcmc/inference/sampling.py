@@ -35,6 +35,7 @@ from dpmcmc.inference.blocks import (
 from dpmcmc.inference.endings import reason_of, undisturbed
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.models import Model
+from dpmcmc.models.units import unit_of_privacy
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
@@ -66,7 +67,7 @@ def sample(
     model
         A :class:`dpmcmc.Model`.
     data
-        The records, one row per person; or a :class:`dpmcmc.data.ParquetRecords`, for a file larger than memory. If
+        The records, one row per person; or a :class:`dpmcmc.Table`, which may be a file larger than memory. If
         the whole table is float32, so is the arithmetic (see the page on speed and scale in the docs).
     sampler
         ``"auto"``, the default, needs no settings. It looks at the posterior, privately and within the budget, and
@@ -469,6 +470,7 @@ def _posterior(
         run.queries,
         private=curator.private,
         mode=curator.noise.description,
+        unit_of_privacy=unit_of_privacy(model),
         num_records=curator.num_records,
         dimension=model.dimension,
         num_chains=run.shape.num_chains,

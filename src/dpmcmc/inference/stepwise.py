@@ -29,6 +29,7 @@ from dpmcmc.inference.laplace_plan import delta_notes
 from dpmcmc.inference.planning import make_funds, refuse_useless
 from dpmcmc.inference.progress import Progress, no_progress, progress_bar
 from dpmcmc.models import Model
+from dpmcmc.models.units import unit_of_privacy
 from dpmcmc.privacy import Budget, PrivacyStatement
 from dpmcmc.privacy.exact import rounded_up
 from dpmcmc.queries import InvalidCount, Queries
@@ -569,6 +570,7 @@ def _statement(run: _Run, outcome: ChainOutcome, epsilon: float, delta: float) -
         mu=rounded_up(run.budget.spent_exactly),
         lattice_epsilon=run.budget.lattice_epsilon_spent,
         lattice_delta=run.budget.lattice_delta_spent,
+        unit_of_privacy=unit_of_privacy(run.curator.model),
         num_records=run.curator.num_records,
         queries={kind: number for kind, (number, _) in answers.items()},
         noise_multipliers={kind: multiplier for kind, (_, multiplier) in answers.items()},

@@ -27,7 +27,8 @@ from dpmcmc.inference.laplace_plan import plan_laplace
 from dpmcmc.inference.planning import make_funds, refuse_useless
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.inference.stepwise import ChainOutcome, charged_by_bound, moves, prepare_chain, run_chain
-from dpmcmc.models import Model, RegressionModel
+from dpmcmc.models import Model, RegressionModel, UnitModel
+from dpmcmc.models.units import row_model, unit_of_privacy
 from dpmcmc.privacy import Budget, PrivacyStatement
 from dpmcmc.privacy.exact import rounded_up
 from dpmcmc.queries import Affine, AnyRelease, ClipCount, InvalidCount, Queries, Query
@@ -331,10 +332,19 @@ def _percent(report: Callable[[int, Any, Any], None], budget: Budget) -> Callabl
 
 
 def _norm_bound(model: Model) -> Callable[[Array], float | None]:
-    """Return a public bound on the design rows' norms in coordinates, where the features have public bounds."""
-    if not isinstance(model, RegressionModel) or model.feature_bounds is None:
+    """Return a public bound on the design rows' norms in coordinates, where the features have public bounds.
+
+    Of units: on the sum of the norms of a unit's rows.
+    """
+    rows, largest = row_model(model), model.max_rows if isinstance(model, UnitModel) else 1
+    if not isinstance(rows, RegressionModel) or rows.feature_bounds is None:
         return lambda matrix: None
-    return lambda matrix: type(model).design_norm_bound(model, matrix)
+
+    def bound(matrix: Array) -> float | None:
+        of_row = type(rows).design_norm_bound(rows, matrix)
+        return None if of_row is None else largest * of_row
+
+    return bound
 
 
 def _posterior(
@@ -439,7 +449,7 @@ def _more_reasons(
     else:
         assert found.surveyor is not None
         noise = found.surveyor.noise()
-    if run.method == "auto" and not isinstance(run.curator.model, RegressionModel) and noise > _NOISY:
+    if run.method == "auto" and not isinstance(row_model(run.curator.model), RegressionModel) and noise > _NOISY:
         return [
             f"Privacy noise moves the draws by about {noise:.1f} posterior sds. Their intervals allow for that, but "
             "their shape is not the posterior's own. Use a larger ε or more records."
@@ -513,6 +523,7 @@ def _centring(model: Model, found: Laplace) -> tuple[str, ...]:
     With mean m and sd s of a column, its coefficient and the intercept have the correlation −m/√(m² + s²) under the
     posterior, as far as the other columns do not matter. That is released; bounds of features are public.
     """
+    model = row_model(model)
     if not isinstance(model, RegressionModel) or not model.intercept or not model.num_features:
         return ()
     place = slice(1, 1 + model.num_features)
@@ -547,6 +558,7 @@ def _statement(run: _Run, chain: ChainOutcome | None, epsilon: float, delta: flo
         interrupted=chain is not None and not chain.complete,
         lattice_epsilon=run.budget.lattice_epsilon_spent,
         lattice_delta=run.budget.lattice_delta_spent,
+        unit_of_privacy=unit_of_privacy(run.curator.model),
         num_records=run.curator.num_records,
         queries={label: number for label, (number, _) in answers.items()},
         noise_multipliers={label: multiplier for label, (_, multiplier) in answers.items()},

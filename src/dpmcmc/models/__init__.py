@@ -11,6 +11,7 @@ from dpmcmc.models.regression import (
     PoissonRegression,
     RegressionModel,
 )
+from dpmcmc.models.units import UnitModel
 
 __all__ = [
     "Banana",
@@ -23,5 +24,6 @@ __all__ = [
     "Parameter",
     "PoissonRegression",
     "RegressionModel",
+    "UnitModel",
     "from_numpyro",
 ]
