@@ -46,13 +46,13 @@ _HOW_TO_FILL_IN = """\
 #     dpmcmc: {missing: own level}    of fields with enum
 # Without one such a record counts as nothing.
 #
-# If a person may have several rows, say in a line at the end which column tells persons apart (it needs no enum) and how
-# many rows of a person are used at most:
+# If a person may have several rows, say in a line at the end which column tells persons apart (it needs no enum) and
+# how many rows of a person are used at most:
 # dpmcmc: {unit: person_id, max_rows: 8}"""
 _BLANKS = {
     None: "number, integer, boolean or string; then a line `constraints: …`: {minimum: 0, maximum: 9}, {enum: [a, b]}",
     "number": "for example {minimum: 0, maximum: 100}; what is outside is clamped",
-    "integer": "for example {minimum: 0, maximum: 100}; or {enum: [1, 2, 3]} for codes of categories",
+    "integer": "for example {minimum: 0, maximum: 100}, or {enum: [1, 2, 3]} for codes",
     "string": "for example {enum: [low, high]}: all levels that are possible",
 }
 
@@ -532,13 +532,16 @@ class Schema:
                 f"the table has no column {_quoted(missing)}, which the schema names; it has {_quoted(found)}. Mend "
                 "the name, or take the field out of the schema"
             )
+        problems = []
         for name in names:
-            if found.count(name) > 1:
-                raise SchemaError(f"the table has {found.count(name)} columns called {name!r}; rename all but one")
             column = opened.columns[found.index(name)]
             problem = column.problem or (None if name == self.unit else _misfit(self[name], column))
+            if found.count(name) > 1:
+                problem = f"is there {found.count(name)} times; rename all but one"
             if problem:
-                raise SchemaError(f"column {name!r} {problem}")
+                problems.append(f"column {name!r} {problem}")
+        if problems:
+            raise SchemaError(". ".join(problems))
         return opened
 
     def clean(self, source: Any, names: Sequence[str] | None = None) -> dict[str, NDArray[np.float64]]:

@@ -19,8 +19,8 @@ def adult() -> Table:
     The columns are ``age``, ``education_num``, ``capital_gain``, ``capital_loss`` and ``hours_per_week`` (integers),
     ``workclass``, ``education``, ``marital_status``, ``occupation``, ``relationship``, ``race``, ``sex`` and
     ``native_country`` (text; missing only in ``workclass``, ``occupation`` and ``native_country``, where that is a
-    level of its own) and ``income`` (whether it is above 50,000 dollars a year, as 24 % are). The schema comes from the data
-    set's description: bounds that anybody would state, and the levels of the questionnaire.
+    level of its own) and ``income`` (whether it is above 50,000 dollars a year, as 24 % are). The schema comes from
+    the data set's description: bounds that anybody would state, and the levels of the questionnaire.
 
     Notes
     -----
