@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from dpmcmc.cli.schema import FileArgument, SchemaOption
 from dpmcmc.cli.shared import SamplerName, UsageError, errors_told, listed, print_json, with_option_groups
 from dpmcmc.cli.showing import as_json, show_files, show_posterior
 
@@ -155,10 +156,8 @@ class ShowOptions:
 
 @with_option_groups
 def sample(
-    file: Annotated[Path, typer.Argument(help="The table: .parquet or .csv.", show_default=False)],
-    schema: Annotated[
-        Path, typer.Option(help="What is known of it without looking: .yaml or .json.", show_default=False)
-    ],
+    file: FileArgument,
+    schema: SchemaOption,
     budget: BudgetOptions,
     out: Annotated[
         Path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from dpmcmc.data.table import Table, TableStream
+from dpmcmc.data.table import Table
 from dpmcmc.data.tables import OpenRecords, copy_records
 from dpmcmc.data.units import UnitRecords
 from dpmcmc.errors import DataError
@@ -13,7 +13,7 @@ from dpmcmc.errors import DataError
 
 @runtime_checkable
 class Stream(Protocol):
-    """Records that are read again for every question, a chunk at a time: see :class:`dpmcmc.data.ParquetRecords`."""
+    """Records that are read again for every question, a chunk at a time, as those of a streamed :class:`Table`."""
 
     num_records: int
 
@@ -37,7 +37,7 @@ def open_source(data: Any) -> Source:
         return data
     if isinstance(data, Table):
         records = data.records()
-        return records if isinstance(records, TableStream) else OpenRecords(records, data.num_records)
+        return OpenRecords(records, data.num_records) if isinstance(records, dict) else records
     if isinstance(data, Stream):
         if data.num_records < 1:
             raise DataError("data has 0 rows; give at least one record.")
