@@ -27,6 +27,7 @@ __all__ = [
     "Posterior",
     "Schema",
     "SurrogateHMC",
+    "Table",
     "curator",
     "data",
     "errors",
@@ -35,14 +36,16 @@ __all__ = [
     "plan",
     "privacy",
     "queries",
+    "regression",
     "sample",
 ]
 
 if TYPE_CHECKING:
     from dpmcmc import curator, data, errors, models, privacy, queries
     from dpmcmc.curator import Curator
+    from dpmcmc.data import Table
     from dpmcmc.inference import LaplacePlan, Plan, plan, sample
-    from dpmcmc.models import Model, Parameter, from_numpyro
+    from dpmcmc.models import Model, Parameter, from_numpyro, regression
     from dpmcmc.privacy import Budget
     from dpmcmc.results import Posterior
     from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty, SurrogateHMC
@@ -58,6 +61,7 @@ else:
         "Model": "models",
         "Parameter": "models",
         "from_numpyro": "models",
+        "regression": "models",
         "Budget": "privacy",
         "Posterior": "results",
         "DPHMC": "samplers",
@@ -68,6 +72,7 @@ else:
         "DPLaplace": "samplers",
         "DPPenalty": "samplers",
         "SurrogateHMC": "samplers",
+        "Table": "data",
         "Field": "schema",
         "Schema": "schema",
     }

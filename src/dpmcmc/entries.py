@@ -44,7 +44,7 @@ def number_of(value: str | bool | int | float | None) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number beyond the largest float
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def number_of_text(text: str) -> float:

@@ -8,6 +8,7 @@ imports JAX.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import numbers
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from dpmcmc.entries import number_of, number_of_text, plain, word_of
 from dpmcmc.errors import SchemaError
+from dpmcmc.sources import Column, Source, code_entries, num_entries, open_table
 
 __all__ = ["MISSING_LEVEL", "Field", "Schema"]
 
@@ -481,9 +483,58 @@ class Schema:
                 "data, or delete the fields that are not used"
             )
 
-    def code(self, name: str, raw: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the clean values of a column's entries: :meth:`Field.code` with this schema's missing values."""
-        return self[name].code(raw, self.missing_values)
+    @classmethod
+    def draft(cls, source: Any) -> Schema:
+        """Make a schema of a table's names and types, with blanks for what a person has to fill in. Reads no value.
+
+        Examples
+        --------
+        >>> Schema.draft({"age": np.array([34, 51]), "sex": ["Male", "Female"]}).blanks()
+        ["field 'age': minimum, maximum", "field 'sex': type"]
+        """
+        columns = open_table(source).columns
+        if not columns:
+            raise SchemaError("the table has no columns with names; give it some")
+        return cls([Field(column.name, column.type) for column in columns])
+
+    def check(self, source: Any) -> None:
+        """Raise a SchemaError unless a table has this schema's columns, of types that can be coded. Reads no value."""
+        self.open(source)
+
+    def open(self, source: Any, names: Sequence[str] | None = None) -> Source:
+        """Look at a table's names and types, and refuse one that lacks a column or whose types cannot be coded."""
+        names = self.names if names is None else names
+        opened = open_table(source)
+        found = [column.name for column in opened.columns]
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise SchemaError(
+                f"the table has no column {_quoted(missing)}, which the schema names; it has {_quoted(found)}. Mend "
+                "the name, or take the field out of the schema"
+            )
+        for name in names:
+            if found.count(name) > 1:
+                raise SchemaError(f"the table has {found.count(name)} columns called {name!r}; rename all but one")
+            column = opened.columns[found.index(name)]
+            problem = column.problem or (None if name == self.unit else _misfit(self[name], column))
+            if problem:
+                raise SchemaError(f"column {name!r} {problem}")
+        return opened
+
+    def clean(self, source: Any, names: Sequence[str] | None = None) -> dict[str, NDArray[np.float64]]:
+        """Return the clean values of a table's columns (all by default but the unit's): see :meth:`Field.code`.
+
+        What comes back is as secret as the table is.
+        """
+        names = [name for name in self.names if name != self.unit] if names is None else names
+        self.refuse_blanks()
+        entries = self.open(source, names).read(names)
+        num_entries(entries)
+        return {name: self.code_entries(name, entries[name]) for name in names}
+
+    def code_entries(self, name: str, entries: Any) -> NDArray[np.float64]:
+        """Return the clean values of a column's entries as a source gives them: a NumPy array or one of Arrow."""
+        return code_entries(entries, functools.partial(self[name].code, missing_values=self.missing_values))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the descriptor of the Frictionless standard: lists, dicts, texts and numbers only."""
@@ -553,6 +604,17 @@ def _numbers(raw: NDArray[Any]) -> NDArray[np.float64]:
     if raw.dtype.kind in "biuf":
         return raw.astype(np.float64)
     return np.array([number_of(plain(entry)) for entry in raw.tolist()], np.float64)
+
+
+def _misfit(field: Field, column: Column) -> str | None:
+    """Why no entry of a column can be a level, by its type. (Text may be numbers, so nothing else misfits.)"""
+    of_numbers = column.fixed and column.type in ("number", "integer", "boolean")
+    if not of_numbers or field.levels is None or any(_alike(level) is not None for level in field.levels):
+        return None
+    return (
+        f"has the type {column.type} and the levels {_quoted(field.levels)} in the schema, none of which reads as a "
+        "number; mend the levels, or make the field a number with bounds"
+    )
 
 
 def _alike(level: str | int) -> float | str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
+from dpmcmc.data.table import Table, TableStream
 from dpmcmc.data.tables import OpenRecords, copy_records
 from dpmcmc.data.units import UnitRecords
 from dpmcmc.errors import DataError
@@ -34,6 +35,9 @@ def open_source(data: Any) -> Source:
     """
     if isinstance(data, OpenRecords | UnitRecords):
         return data
+    if isinstance(data, Table):
+        records = data.records()
+        return records if isinstance(records, TableStream) else OpenRecords(records, data.num_records)
     if isinstance(data, Stream):
         if data.num_records < 1:
             raise DataError("data has 0 rows; give at least one record.")
