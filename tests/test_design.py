@@ -301,7 +301,7 @@ def test_a_design_goes_through_plain_data():
     assert again.columns == design.columns
     assert again.to_dict() == design.to_dict()
     assert again.level_names == ("F", "M", "missing")
-    assert again.rows_schema().names == ("age", "education", "sex")
+    assert again.variables == ("age", "education", "sex")
 
 
 def test_groups_come_with_the_records():

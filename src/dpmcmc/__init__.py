@@ -36,6 +36,7 @@ __all__ = [
     "plan",
     "privacy",
     "queries",
+    "regression",
     "sample",
 ]
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from dpmcmc.curator import Curator
     from dpmcmc.data import Table
     from dpmcmc.inference import LaplacePlan, Plan, plan, sample
-    from dpmcmc.models import Model, Parameter, from_numpyro
+    from dpmcmc.models import Model, Parameter, from_numpyro, regression
     from dpmcmc.privacy import Budget
     from dpmcmc.results import Posterior
     from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty, SurrogateHMC
@@ -60,6 +61,7 @@ else:
         "Model": "models",
         "Parameter": "models",
         "from_numpyro": "models",
+        "regression": "models",
         "Budget": "privacy",
         "Posterior": "results",
         "DPHMC": "samplers",

@@ -412,10 +412,6 @@ class Design:
         """Centre and scale of the coded response: 0 and 1 but for linear regressions."""
         return (self._response.center, self._response.scale) if self.family == "linear" else (0.0, 1.0)
 
-    def rows_schema(self) -> Schema:
-        """Return the schema of rows to predict for: the columns of the right side, and of the groups."""
-        return Schema([self.schema[name] for name in self.variables], missing_values=self.schema.missing_values)
-
     def to_dict(self) -> dict[str, Any]:
         """Return formula, schema, family and groups: all that :meth:`from_dict` needs."""
         return {"formula": self.formula, "family": self.family, "groups": self.groups, "schema": self.schema.to_dict()}

@@ -149,17 +149,9 @@ def run(settings: Settings, table: Any, *, progress: bool = True) -> Outcome:
             model, records, epsilon=settings.epsilon, delta=settings.delta, seed=settings.seed, progress=progress
         )
     seconds = time.perf_counter() - began
-    return Outcome(settings, posterior, _without_noise(table), seconds)
-
-
-def _without_noise(table: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    from dpmcmc.design import Design
-
-    design = Design(FORMULA, table.schema)
-    clean = table.clean(design.needed)
-    columns = design.matrix(clean)
-    rows = np.column_stack([np.ones(len(columns)), columns])
-    return gaussian_posterior_not_private(rows, design.response(clean, "logistic"))
+    columns = records.records
+    rows = np.column_stack([np.ones(len(columns["y"])), columns["X"]])
+    return Outcome(settings, posterior, gaussian_posterior_not_private(rows, columns["y"]), seconds)
 
 
 def gaussian_posterior_not_private(
@@ -275,8 +267,8 @@ def page(outcome: Outcome) -> str:
                 rows,
                 private=f"90 % intervals, {word}: ε = {privacy.epsilon:g}",
                 exact="without noise (not private)",
-                caption="Coefficients of a logistic regression of income above 50,000 dollars a year, with coded "
-                "columns: a number goes from −1 to 1 between its bounds, a level is compared with its reference. Lines "
+                caption="Coefficients of a logistic regression of income above 50,000 dollars a year, with columns "
+                "coded by the public schema: a number by its centre and scale, a level against the first one. Lines "
                 "across mark the middle. Private intervals hold all that is not known, the privacy noise included.",
             ),
             parts.note(

@@ -23,7 +23,7 @@ from dpmcmc.curator import (
     placement,
 )
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.data import open_source
+from dpmcmc.data import Table, open_source
 from dpmcmc.errors import DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference import planning, stepwise, tuned
 from dpmcmc.inference.blocks import (
@@ -41,7 +41,6 @@ from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
 from dpmcmc.samplers import DPLaplace, Sampler, SurrogateHMC
-from dpmcmc.schema import Schema
 
 
 def sample(
@@ -211,13 +210,8 @@ def _with_rows(posterior: Posterior, model: Model, data: Any) -> Posterior:
     rows = row_model(model)
     if rows.design is None and rows.predict is None:
         return posterior
-    schema = getattr(data, "schema", None) if rows.design is None else None
-    return replace(
-        posterior,
-        design=rows.design,
-        predictor=rows.predict,
-        schema=schema if isinstance(schema, Schema) else None,
-    )
+    schema = data.schema if isinstance(data, Table) else None
+    return replace(posterior, design=rows.design, predictor=rows.predict, schema=schema)
 
 
 def _sample_by_steps(

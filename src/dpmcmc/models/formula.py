@@ -5,13 +5,11 @@ The model is public; the records are private, and are handed on as they are: not
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dpmcmc.data.source import Source
-from dpmcmc.data.table import Table
+from dpmcmc.data.table import Table, TableStream
 from dpmcmc.data.tables import OpenRecords
-from dpmcmc.data.units import UnitRecords
 from dpmcmc.design import Design
 from dpmcmc.errors import DataError
 from dpmcmc.models.model import Model
@@ -38,7 +36,7 @@ class Regression(NamedTuple):
     """What :func:`regression` returns: ``model, records = regression(…)``."""
 
     model: Model
-    records: Source | UnitRecords
+    records: Source
 
 
 def regression(
@@ -112,25 +110,9 @@ def regression(
     model.design = design
     names = [*design.variables, *design.response_variables]
     if table.streamed:
-        return Regression(model, _Stream(table, design, names))
+        return Regression(model, TableStream(table, names, design.records))
     records = design.records(table.clean(names))
     units = table.unit_index()
     if units is None:
         return Regression(model, OpenRecords(records, table.num_records))
     return Regression(UnitModel(model, units.max_rows, table.unit), units.stack(records))
-
-
-class _Stream:
-    """The records of a regression on a streamed table, made of a chunk at a time."""
-
-    def __init__(self, table: Table, design: Design, names: list[str]) -> None:
-        self.num_records = table.num_records
-        self._table, self._design, self._names = table, design, names
-
-    def __repr__(self) -> str:
-        return f"<{self.num_records} streamed records of {self._design.formula!r}>"
-
-    def chunks(self, rows: int) -> Iterator[Any]:
-        """Yield all records in order, ``rows`` at a time."""
-        for clean in self._table.clean_chunks(self._names, rows):
-            yield self._design.records(clean)

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcmc.data.table import Table
-from dpmcmc.data.tables import copy_records
 from dpmcmc.design import Design
 from dpmcmc.errors import ResultError
 from dpmcmc.privacy.statement import PrivacyStatement
 from dpmcmc.schema import Schema
+from dpmcmc.sources import open_table
 
 if TYPE_CHECKING:
     import pandas
@@ -100,7 +99,7 @@ def predict_by_design(
     """Predict with a regression of a formula. With η = α + xᵀβ + u_group the mean is the family's of η."""
     _check_level(level)
     if design.variables:
-        clean = Table(rows, design.rows_schema()).clean(list(design.variables))
+        clean = design.schema.clean(rows, design.variables)
         features = design.matrix(clean)
     else:
         clean, features = {}, np.empty((_number_of(rows), 0))
@@ -132,10 +131,7 @@ def predict_by_function(
     from numpyro.distributions import Distribution
 
     _check_level(level)
-    if schema is not None:
-        given, _ = copy_records(Table(rows, schema).records())
-    else:
-        given, _ = copy_records(rows)
+    given = _arrays(rows) if schema is None else _coded(rows, schema)
     number = len(next(iter(given.values())) if isinstance(given, dict) else given)
     flat = {name: np.asarray(value).reshape(-1, *value.shape[2:]) for name, value in draws.items()}
     num_draws = len(next(iter(flat.values())))
@@ -166,6 +162,29 @@ def predict_by_function(
         "what the model's predict gives",
         privacy,
     )
+
+
+def _coded(rows: Any, schema: Schema) -> dict[str, Array]:
+    """Return the columns that public rows have, coded as the records of a model of the user's own are."""
+    there = [column.name for column in open_table(rows).columns]
+    names = [name for name in schema.names if name in there and name != schema.unit]
+    if not names:
+        raise ResultError(f"rows has none of the schema's columns; give some of {', '.join(map(repr, schema.names))}")
+    clean = schema.clean(rows, names)
+    for name, column in clean.items():
+        field = schema[name]
+        if field.kind == "number" and field.center is not None and field.scale is not None:
+            clean[name] = (column - field.center) / field.scale
+    return clean
+
+
+def _arrays(rows: Any) -> Any:
+    """Return public rows as the records of a model without a schema: an array, or a dict of arrays."""
+    if isinstance(rows, Mapping):
+        return {name: np.asarray(column) for name, column in rows.items()}
+    if hasattr(rows, "columns"):
+        return {name: np.asarray(rows[name]) for name in rows.columns}
+    return np.asarray(rows)
 
 
 def _interval(values: Array, level: float) -> tuple[Array, Array]:
