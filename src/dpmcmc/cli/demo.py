@@ -102,7 +102,7 @@ def _show_adult(outcome: "adult.Outcome", files: dict[Path, str]) -> None:
     from dpmcmc.demo import adult as study
 
     console = Console()
-    console.print(rows_table("90 % intervals, private and without noise", study.comparison_rows(outcome), ()))
+    console.print(rows_table("90 % intervals, private and without noise", study.comparison_rows(outcome), ("mean",)))
     show_quality(console, outcome.posterior)
     console.print()
     console.print(statement_table(outcome.posterior))

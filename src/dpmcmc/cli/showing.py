@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,14 +63,20 @@ def statement_table(posterior: "Posterior", name: str = "") -> Table:
 
 
 def rows_table(title: str, summary: "SummaryRows", left_out: tuple[str, ...]) -> Table:
-    """Return a table of numbers, without the columns whose names begin so."""
+    """Return a table of numbers that fits into 80 columns, without the columns whose names begin so."""
     shown = [place for place, name in enumerate(summary.columns) if not name.startswith(left_out)]
-    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", title_style="bold", pad_edge=False)
     table.add_column("", overflow="fold")
     for place in shown:
-        table.add_column(Text(summary.columns[place].replace("noise_share", "noise")), justify="right", no_wrap=True)
+        head = summary.columns[place].replace("noise_share", "noise")
+        head = head.replace(" ", "\n", 1) if len(head) > 8 else head
+        table.add_column(Text(head), justify="right", no_wrap=True)
     for name, values in summary.rows:
-        table.add_row(Text(name), *(_short(summary.columns[place], values[place]) for place in shown))
+        # What is not a coefficient has a name of another form.
+        table.add_row(
+            Text(re.sub(r"^coefficients\[(.*)\]$", r"\1", name)),
+            *(_short(summary.columns[place], values[place]) for place in shown),
+        )
     return table
 
 

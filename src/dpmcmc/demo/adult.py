@@ -184,7 +184,7 @@ def comparison_rows(outcome: Outcome) -> SummaryRows:
     shares = [np.nan] * len(outcome.names)
     if quality is not None and quality.independent_draws:
         shares = [float(quality.noise_share["intercept"]), *quality.noise_share["coefficients"].tolist()]
-    columns = ["mean", "5 %", "95 %", "exact 5 %", "exact 95 %", "× as wide", "noise_share"]
+    columns = ["mean", "5 %", "95 %", "exact 5 %", "exact 95 %", "times as wide", "noise_share"]
     means = outcome.draws.mean(axis=0).tolist()
     return SummaryRows(
         columns,
@@ -278,6 +278,11 @@ def page(outcome: Outcome) -> str:
             ),
             parts.heading("The intervals"),
             parts.summary(comparison_rows(outcome)),
+            parts.paragraph(
+                "“exact” is without noise: the Gaussian at the mode, which with so many records is next to exact. Where "
+                "an interval is much wider than its share of noise says, few people have that feature, and people with "
+                "rare features count for less, so that nobody is betrayed by them."
+            ),
             parts.heading("What auto chose, and how far to trust it"),
             parts.trust(posterior) if quality is not None else parts.warning_notes(posterior),
             parts.heading("What was spent and released"),
