@@ -444,6 +444,7 @@ tbody th { font-weight: 500; white-space: nowrap; }
   font-variant-numeric: tabular-nums; }
 .numbers .share { min-width: 10.5rem; background: linear-gradient(var(--private), var(--private)) no-repeat .9rem 50% /
   calc(var(--share) * 5.5rem) .6rem, linear-gradient(var(--line), var(--line)) no-repeat .9rem 50% / 5.5rem .6rem; }
+.numbers thead th { white-space: normal !important; }
 .statement th { color: var(--muted); width: 16rem; }
 pre { background: var(--panel); border-radius: .5rem; padding: 1rem; overflow-x: auto; font-size: .84rem;
   line-height: 1.5; }
