@@ -221,7 +221,8 @@ class TableStream:
 
     def chunks(self, rows: int) -> Iterator[Any]:
         """Yield all records in order, ``rows`` at a time; the last chunk may be shorter."""
-        return map(self._build, self._table.clean_chunks(self._names, rows))
+        for clean in self._table.clean_chunks(self._names, rows):
+            yield self._build(clean)
 
 
 def _as_schema(schema: Any) -> Schema:
