@@ -223,7 +223,17 @@ CASES = [
     # The budget.
     Case("a budget that buys nothing", "epsilon", options={"epsilon": 1e-3}, code=3),
     Case("a budget that buys no Gaussian", "epsilon", options={"epsilon": 0.1, "sampler": "dp-laplace"}, code=3),
-    Case("exact draws that the budget does not buy", "exact = True", options={"epsilon": 200, "exact": True}, code=3),
+    Case(
+        "exact draws that the budget does not buy",
+        "exact = True",
+        files={"people.csv": lambda path: people.write_csv(path, people.columns(400))},
+        options={
+            "epsilon": 800,
+            "exact": True,
+            "formula": f"{people.FORMULA} + bs(age, knots={list(range(20, 70, 5))})",
+        },
+        code=3,
+    ),
 ]
 
 

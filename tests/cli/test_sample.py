@@ -85,7 +85,8 @@ class TestOneTableManyWays:
     SEEDED = {"epsilon": 60.0, "delta": 1e-4, "seed": 7, "progress": False}  # noqa: RUF012
 
     @pytest.fixture(scope="class")
-    def expected(self, tmp_path_factory):
+    @classmethod
+    def expected(cls, tmp_path_factory):
         folder = tmp_path_factory.mktemp("csv")
         people.write_csv(folder / "people.csv", people.columns())
         people.write_schema(folder / "people.schema.yaml")
@@ -414,8 +415,9 @@ class TestLeaks:
     }
 
     @pytest.fixture(scope="class")
-    def expected(self, tmp_path_factory):
-        return self.outcome(tmp_path_factory.mktemp("leak") / "one", people.columns(), json=True)
+    @classmethod
+    def expected(cls, tmp_path_factory):
+        return cls.outcome(tmp_path_factory.mktemp("leak") / "one", people.columns(), json=True)
 
     @pytest.mark.parametrize("other", OTHERS)
     def test_another_record(self, other, expected, tmp_path):

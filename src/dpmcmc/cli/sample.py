@@ -257,7 +257,7 @@ class _Sampling:
             return dpmcmc.from_numpyro(model, shapes), table
         table = dpmcmc.Table(self.file, schema, stream=self.run.stream)
         assert given.formula is not None
-        options = {
+        options: dict[str, Any] = {
             "family": (given.family or Family.logistic).value,
             "groups": given.groups,
             **({} if given.prior_scale is None else {"prior_scale": given.prior_scale}),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import dpmcmc
+from dpmcmc.data.tables import OpenRecords
 from dpmcmc.errors import DPMCMCWarning, QueryError
 from dpmcmc.output import WriteError, replace_file
 from dpmcmc.results import report as parts
@@ -149,7 +150,8 @@ def run(settings: Settings, table: Any, *, progress: bool = True) -> Outcome:
             model, records, epsilon=settings.epsilon, delta=settings.delta, seed=settings.seed, progress=progress
         )
     seconds = time.perf_counter() - began
-    columns = records.records
+    assert isinstance(records, OpenRecords)
+    columns: Any = records.records
     rows = np.column_stack([np.ones(len(columns["y"])), columns["X"]])
     return Outcome(settings, posterior, gaussian_posterior_not_private(rows, columns["y"]), seconds)
 
@@ -279,9 +281,9 @@ def page(outcome: Outcome) -> str:
             parts.heading("The intervals"),
             parts.summary(comparison_rows(outcome)),
             parts.paragraph(
-                "“exact” is without noise: the Gaussian at the mode, which with so many records is next to exact. Where "
-                "an interval is much wider than its share of noise says, few people have that feature, and people with "
-                "rare features count for less, so that nobody is betrayed by them."
+                "“exact” is without noise: the Gaussian at the mode, which with so many records is next to exact. "
+                "Where an interval is much wider than its share of noise says, few people have that feature, and "
+                "people with rare features count for less, so that nobody is betrayed by them."
             ),
             parts.heading("What auto chose, and how far to trust it"),
             parts.trust(posterior) if quality is not None else parts.warning_notes(posterior),
