@@ -138,7 +138,7 @@ def column_of(name: str, dtype: Any) -> Column:
 
 
 def entries_of(column: Any) -> Entries | None:
-    """Take one column as a NumPy array of its own or a pyarrow.ChunkedArray, whatever its values; None if it is none."""
+    """Take one column as a NumPy array or a pyarrow.ChunkedArray, whatever its values; None if it is none."""
     entries = None
     with contextlib.suppress(Exception):  # foreign conversions may quote values
         entries = _entries(column)
