@@ -82,9 +82,10 @@ class UnitModel(Model):
     def _log_likelihood(self, parameters: dict[str, jax.Array], record: Any) -> jax.Array:
         present = record["present"]
         terms = jax.vmap(self.model.log_likelihood, in_axes=(None, 0))(parameters, record["rows"])
-        total = jnp.sum(jnp.where(present, terms, 0.0))
+        nobody = ~jnp.any(present)
+        total = jnp.sum(jnp.where(present | nobody, terms, 0.0))
         # Multiplied, not selected: a selection would give the derivative zero instead of NaN.
-        return total * jnp.where(jnp.any(present), 1.0, jnp.nan).astype(total.dtype)
+        return total * jnp.where(nobody, jnp.nan, 1.0).astype(total.dtype)
 
     def prepare_records(self, data: Any) -> tuple[Records, int]:
         """Prepare rows as their model does, all together, and put them back into their units.
