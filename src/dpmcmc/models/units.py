@@ -9,11 +9,13 @@ import jax.numpy as jnp
 
 from dpmcmc.checks import count
 from dpmcmc.data.tables import OpenRecords, Records
+from dpmcmc.data.source import Source, open_source
+from dpmcmc.data.table import Table
 from dpmcmc.data.units import UnitRecords, Units
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models.model import Model
 
-__all__ = ["UnitModel", "row_model", "unit_of_privacy"]
+__all__ = ["UnitModel", "open_units", "row_model", "unit_of_privacy"]
 
 
 class UnitModel(Model):
@@ -124,6 +126,17 @@ class UnitModel(Model):
 def row_model(model: Model) -> Model:
     """Return the model of one row: of a :class:`UnitModel` (no class derived from it) the one inside."""
     return model.model if type(model) is UnitModel else model
+
+
+def open_units(model: Model, data: Any) -> tuple[Model, Source]:
+    """Open data, once; a :class:`dpmcmc.Table` makes a model of rows one of the table's units.
+
+    Where every row is a unit, that is what leaves out the rows that count as nothing by the schema's rule, even if the
+    model does not look at the column that is missing.
+    """
+    if isinstance(data, Table):
+        model = UnitModel(row_model(model), data.schema.max_rows or 1, data.unit)
+    return model, open_source(data)
 
 
 def unit_of_privacy(model: Model) -> str:
