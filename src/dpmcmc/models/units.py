@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.checks import count
-from dpmcmc.data.tables import OpenRecords, Records
 from dpmcmc.data.source import Source, open_source
 from dpmcmc.data.table import Table
+from dpmcmc.data.tables import OpenRecords, Records
 from dpmcmc.data.units import UnitRecords, Units
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models.model import Model
