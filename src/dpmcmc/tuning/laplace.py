@@ -303,7 +303,9 @@ class _Search:
         rest = self.left()
         public = self._public_bound(state, (1.0 - FINAL_CURVATURE) * rest)
         count_price = check_price = 0.0
-        if public is None:
+        if public is not None:
+            state.belief = None  # what was seen on the way was weighted down, and about another centre
+        else:
             count_price, search_price = FINAL_COUNT * rest, FINAL_SEARCH * rest / (1.6 if informed else 1.0)
             check_price = FINAL_CHECK * rest if self.style.weighted else 0.0
             rest -= count_price + search_price + check_price
