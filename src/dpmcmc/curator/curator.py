@@ -24,10 +24,11 @@ from dpmcmc.curator.kernels import TileKernel
 from dpmcmc.curator.noise import ExactNoise, NoiseSource
 from dpmcmc.curator.passes import PLAIN, Binding, Passes, Way, passes_for
 from dpmcmc.curator.payment import Order, Random, Till
-from dpmcmc.data import UnitRecords, open_source
+from dpmcmc.data import UnitRecords
 from dpmcmc.data.tables import OpenRecords
 from dpmcmc.errors import DataError, ModelError, NotPrivateError, QueryError
 from dpmcmc.models import LogisticRegression, Model, allowed
+from dpmcmc.models.units import open_units
 from dpmcmc.privacy import Budget, StepBudget
 from dpmcmc.queries import (
     Affine,
@@ -105,10 +106,10 @@ class Curator:
         self._noise: NoiseSource = ExactNoise() if noise is None else noise
         if self.private and seed is not None:
             raise NotPrivateError(f"seed = {seed!r}, but exact noise takes none: what can be repeated is not private")
-        self.model = model
         mesh = placement.make_mesh(devices)
         with exact_arithmetic():
-            source = open_source(data)
+            model, source = open_units(model, data)
+            self.model = model
             self._stream: streaming.StreamedRecords | None = None
             if isinstance(source, OpenRecords | UnitRecords):
                 prepared, count = preparation.prepare(model, source)

@@ -23,7 +23,7 @@ from dpmcmc.curator import (
     placement,
 )
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.data import Table, open_source
+from dpmcmc.data import Table
 from dpmcmc.errors import DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference import planning, stepwise, tuned
 from dpmcmc.inference.blocks import (
@@ -36,7 +36,7 @@ from dpmcmc.inference.blocks import (
 from dpmcmc.inference.endings import reason_of, undisturbed
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.models import Model
-from dpmcmc.models.units import row_model, unit_of_privacy
+from dpmcmc.models.units import open_units, row_model, unit_of_privacy
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
@@ -68,7 +68,7 @@ def sample(
     model
         A :class:`dpmcmc.Model`.
     data
-        The records, one row per person; or a :class:`dpmcmc.data.ParquetRecords`, for a file larger than memory. If
+        The records, one row per person; or a :class:`dpmcmc.Table`, which may be a file larger than memory. If
         the whole table is float32, so is the arithmetic (see the page on speed and scale in the docs).
     sampler
         ``"auto"``, the default, needs no settings. It looks at the posterior, privately and within the budget, and
@@ -300,7 +300,7 @@ def _prepare(
 ) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
     _check_budget_arguments(sampler, epsilon, delta)
-    source = open_source(data)
+    model, source = open_units(model, data)
     num_records = placement.total_rows(source.num_records)
     funds, allowed = None, None
     if epsilon is not None and delta is not None:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from dpmcmc import checks
 from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.data import open_source
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference.blocks import starting_points
 from dpmcmc.inference.endings import reason_of, undisturbed
@@ -29,7 +28,7 @@ from dpmcmc.inference.laplace_plan import delta_notes
 from dpmcmc.inference.planning import make_funds, refuse_useless
 from dpmcmc.inference.progress import Progress, no_progress, progress_bar
 from dpmcmc.models import Model
-from dpmcmc.models.units import unit_of_privacy
+from dpmcmc.models.units import open_units, unit_of_privacy
 from dpmcmc.privacy import Budget, PrivacyStatement
 from dpmcmc.privacy.exact import rounded_up
 from dpmcmc.queries import InvalidCount, Queries
@@ -407,7 +406,7 @@ def _prepare(
     check_records: bool,
 ) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
-    source = open_source(data)
+    model, source = open_units(model, data)
     num_records = placement.total_rows(source.num_records)
     funds = make_funds(Queries(), num_records, epsilon, delta, check_records)
     assert isinstance(funds.main, Budget)

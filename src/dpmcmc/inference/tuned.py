@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from dpmcmc import checks
 from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.data import open_source
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference.blocks import starting_points
 from dpmcmc.inference.endings import reason_of, undisturbed
@@ -28,7 +27,7 @@ from dpmcmc.inference.planning import make_funds, refuse_useless
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.inference.stepwise import ChainOutcome, charged_by_bound, moves, prepare_chain, run_chain
 from dpmcmc.models import Model, RegressionModel, UnitModel
-from dpmcmc.models.units import row_model, unit_of_privacy
+from dpmcmc.models.units import open_units, row_model, unit_of_privacy
 from dpmcmc.privacy import Budget, PrivacyStatement
 from dpmcmc.privacy.exact import rounded_up
 from dpmcmc.queries import Affine, AnyRelease, ClipCount, InvalidCount, Queries, Query
@@ -151,7 +150,7 @@ def _prepare(
     num_chains: int,
 ) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
-    source = open_source(data)
+    model, source = open_units(model, data)
     num_records = placement.total_rows(source.num_records)
     funds = make_funds(Queries(), num_records, epsilon, delta, check)
     assert isinstance(funds.main, Budget)

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.checks import count
+from dpmcmc.data.source import Source, open_source
+from dpmcmc.data.table import Table
 from dpmcmc.data.tables import OpenRecords, Records
 from dpmcmc.data.units import UnitRecords, Units
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models.model import Model
 
-__all__ = ["UnitModel", "row_model", "unit_of_privacy"]
+__all__ = ["UnitModel", "open_units", "row_model", "unit_of_privacy"]
 
 
 class UnitModel(Model):
@@ -82,9 +84,10 @@ class UnitModel(Model):
     def _log_likelihood(self, parameters: dict[str, jax.Array], record: Any) -> jax.Array:
         present = record["present"]
         terms = jax.vmap(self.model.log_likelihood, in_axes=(None, 0))(parameters, record["rows"])
-        total = jnp.sum(jnp.where(present, terms, 0.0))
+        nobody = ~jnp.any(present)
+        total = jnp.sum(jnp.where(present | nobody, terms, 0.0))
         # Multiplied, not selected: a selection would give the derivative zero instead of NaN.
-        return total * jnp.where(jnp.any(present), 1.0, jnp.nan).astype(total.dtype)
+        return total * jnp.where(nobody, jnp.nan, 1.0).astype(total.dtype)
 
     def prepare_records(self, data: Any) -> tuple[Records, int]:
         """Prepare rows as their model does, all together, and put them back into their units.
@@ -123,6 +126,17 @@ class UnitModel(Model):
 def row_model(model: Model) -> Model:
     """Return the model of one row: of a :class:`UnitModel` (no class derived from it) the one inside."""
     return model.model if type(model) is UnitModel else model
+
+
+def open_units(model: Model, data: Any) -> tuple[Model, Source]:
+    """Open data, once; a :class:`dpmcmc.Table` makes a model of rows one of the table's units.
+
+    Where every row is a unit, that is what leaves out the rows that count as nothing by the schema's rule, even if the
+    model does not look at the column that is missing.
+    """
+    if isinstance(data, Table):
+        model = UnitModel(row_model(model), data.schema.max_rows or 1, data.unit)
+    return model, open_source(data)
 
 
 def unit_of_privacy(model: Model) -> str:
