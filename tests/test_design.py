@@ -47,7 +47,7 @@ def clean_of(raw):
     """Code columns of raw entries, given as rows, by the schema."""
     names = [name for name in SCHEMA.names if name != "person"]
     return {
-        name: SCHEMA.code(name, np.array([row[place] for row in raw] + [None], dtype=object)[:-1])
+        name: SCHEMA.code_entries(name, np.array([row[place] for row in raw] + [None], dtype=object)[:-1])
         for place, name in enumerate(names)
     }
 

@@ -592,7 +592,8 @@ def _structure(
     if not looked_up:
         return False, ()
     spec = model_matrix(Formula(looked_up), pandas.DataFrame(made_up), na_action="ignore").model_spec
-    intercept, columns = False, []
+    intercept = False
+    columns: list[tuple[_Piece, ...]] = []
     for part in spec.structure:
         for scoped in part.scoped_terms:
             if not scoped.factors:
