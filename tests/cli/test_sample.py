@@ -220,6 +220,21 @@ class TestOutput:
         assert "coefficients[age]" in answer["summary"]
         assert "coefficients[C(education)[T.university]]" in answer["summary"]
 
+    def test_a_unit_of_privacy(self, folder):
+        """Two rows a person: the people are counted, and the statement says whom it protects."""
+        table = people.columns() | {"person_id": [f"person {row // 2}" for row in range(400)]}
+        people.write_csv(folder / "people.csv", table)
+        person = {"person_id": {"constraints": None}}
+        people.write_schema(
+            folder / "people.schema.yaml", people.schema(**person, dpmcmc={"unit": "person_id", "max_rows": 2})
+        )
+        result = run(*people.arguments(folder, seed=7, sampler="dp-laplace", json=True))
+        answer = json.loads(result.stdout)
+        assert answer["num_records"] == 200
+        assert "person_id" in answer["privacy"]["unit_of_privacy"]
+        assert "200 records" in result.stderr
+        assert "person 7" not in result.output
+
 
 NUMPYRO_MODEL = """
 import numpyro
@@ -250,7 +265,7 @@ class TestOwnModel:
     def test_a_model(self, place, folder):
         (folder / "mine.py").write_text(OWN_MODEL)
         (folder / "beside.py").write_text("prior_sd = 10.0")
-        command = people.arguments(folder, formula=None, model=folder / place, seed=1, json=True)
+        command = people.arguments(folder, formula=None, model=folder / place, sampler="dp-laplace", seed=1, json=True)
         answer = json.loads(run(*command).stdout)
         assert list(answer["summary"]) == ["rate"]
         visits = np.array([float(text) for text in people.columns()["visits"]])
@@ -260,7 +275,8 @@ class TestOwnModel:
 
     def test_a_numpyro_model_whose_prints_stay_out_of_json(self, folder):
         (folder / "mine.py").write_text(NUMPYRO_MODEL)
-        result = run(*people.arguments(folder, formula=None, model=folder / "mine.py:model", seed=1, json=True))
+        options = {"formula": None, "model": folder / "mine.py:model", "sampler": "dp-laplace"}
+        result = run(*people.arguments(folder, **options, seed=1, json=True))
         assert list(json.loads(result.stdout)["summary"]) == ["rate"]
         assert "reading the model" in result.stderr
 

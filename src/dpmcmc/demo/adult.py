@@ -186,7 +186,7 @@ def comparison_rows(outcome: Outcome) -> SummaryRows:
     shares = [np.nan] * len(outcome.names)
     if quality is not None and quality.independent_draws:
         shares = [float(quality.noise_share["intercept"]), *quality.noise_share["coefficients"].tolist()]
-    columns = ["mean", "5 %", "95 %", "exact 5 %", "exact 95 %", "times as wide", "noise_share"]
+    columns = ["mean", "5\u00a0%", "95\u00a0%", "exact 5\u00a0%", "exact 95\u00a0%", "times as wide", "noise_share"]
     means = outcome.draws.mean(axis=0).tolist()
     return SummaryRows(
         columns,
