@@ -281,9 +281,10 @@ def page(outcome: Outcome) -> str:
             parts.heading("The intervals"),
             parts.summary(comparison_rows(outcome)),
             parts.paragraph(
-                "“exact” is without noise: the Gaussian at the mode, which with so many records is next to exact. "
-                "Where an interval is much wider than its share of noise says, few people have that feature, and "
-                "people with rare features count for less, so that nobody is betrayed by them."
+                "“exact” is without noise: the Gaussian at the mode, which with so many records is next to exact. A "
+                "coefficient of which few people tell can be wider than its share of noise says, and differs from run "
+                "to run. One reason is that records with extreme features are weighted down; the notes below say how "
+                "many were."
             ),
             parts.heading("What auto chose, and how far to trust it"),
             parts.trust(posterior) if quality is not None else parts.warning_notes(posterior),
