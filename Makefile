@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 demo: install
-	$(BIN)/dpmcmc demo banana
+	$(BIN)/dpmcmc demo
 
 # About ten minutes; run it alone on the machine. For two minutes: .venv/bin/python -m benchmarks --fast
 bench: install

@@ -24,9 +24,9 @@ def test_the_first_example_runs_and_is_near_the_exact_mode(capsys):
     printed = capsys.readouterr().out
     assert "noise_share" in printed
     assert "Fit: auto: a Gaussian" in printed  # not "converged": one run in hundreds is flagged for nothing
-    draws, data = namespace["posterior"].draws, namespace["data"]
+    draws, data = namespace["posterior"].draws, namespace["records"].records
     found = np.column_stack([draws["intercept"].ravel(), draws["coefficients"].reshape(-1, 4)])
-    exact = logistic_mode(np.column_stack([np.ones(len(data["y"])), data["X"]]).astype(float), data["y"].to_numpy())
+    exact = logistic_mode(np.column_stack([np.ones(len(data["y"])), data["X"]]), data["y"])
     apart = np.abs(found.mean(axis=0) - [exact, exact * [1, 1, 0.7, 1, 1]]) / found.std(axis=0)
     assert apart[0].max() < 6.0
     assert apart[1].max() > 6.0  # the twin: a coefficient that is off by 30 % would be noticed

@@ -19,12 +19,15 @@ __all__ = [
     "Curator",
     "DPLaplace",
     "DPPenalty",
+    "Field",
     "LaplacePlan",
     "Model",
     "Parameter",
     "Plan",
     "Posterior",
+    "Schema",
     "SurrogateHMC",
+    "Table",
     "curator",
     "data",
     "errors",
@@ -33,17 +36,20 @@ __all__ = [
     "plan",
     "privacy",
     "queries",
+    "regression",
     "sample",
 ]
 
 if TYPE_CHECKING:
     from dpmcmc import curator, data, errors, models, privacy, queries
     from dpmcmc.curator import Curator
+    from dpmcmc.data import Table
     from dpmcmc.inference import LaplacePlan, Plan, plan, sample
-    from dpmcmc.models import Model, Parameter, from_numpyro
+    from dpmcmc.models import Model, Parameter, from_numpyro, regression
     from dpmcmc.privacy import Budget
     from dpmcmc.results import Posterior
     from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty, SurrogateHMC
+    from dpmcmc.schema import Field, Schema
 else:
     # JAX, NumPyro and dp-accounting take seconds to load, so a name is imported when it is first used (PEP 562).
     _HOME_OF = {
@@ -55,6 +61,7 @@ else:
         "Model": "models",
         "Parameter": "models",
         "from_numpyro": "models",
+        "regression": "models",
         "Budget": "privacy",
         "Posterior": "results",
         "DPHMC": "samplers",
@@ -65,6 +72,9 @@ else:
         "DPLaplace": "samplers",
         "DPPenalty": "samplers",
         "SurrogateHMC": "samplers",
+        "Table": "data",
+        "Field": "schema",
+        "Schema": "schema",
     }
 
     def __getattr__(name):

@@ -19,6 +19,10 @@ class DataError(DPMCMCError, ValueError):
     """The records do not have the public shape, columns or types that the model asks for."""
 
 
+class SchemaError(DPMCMCError, ValueError):
+    """A schema says what cannot be, or leaves out what is needed; or file and schema do not fit in names and types."""
+
+
 class QueryError(DPMCMCError, ValueError):
     """A query, a parameter vector or a privacy argument is out of its range."""
 

@@ -89,7 +89,7 @@ class TestPlan:
         assert given["plan"]["predicted_acceptance"] < 0.01
 
     def test_a_budget_that_buys_nothing_is_an_error(self):
-        line = refusal(*self.COMMON, "--sampler", "dp-penalty", "--ratio-noise-multiplier", 0.5, code=1)
+        line = refusal(*self.COMMON, "--sampler", "dp-penalty", "--ratio-noise-multiplier", 0.5, code=3)
         assert "pays for 0 steps" in line
 
 

@@ -11,8 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 import dpmcmc
-from dpmcmc import cli, demo
+from dpmcmc import cli
 from dpmcmc.cli.shared import with_option_groups
+from dpmcmc.demo import banana
 from dpmcmc.errors import BudgetExceededError
 from tests.cli.running import RUNNER, refusal, run
 
@@ -26,10 +27,11 @@ class TestShell:
     @pytest.mark.parametrize(
         ("command", "words"),
         [
-            ([], ["account", "plan", "demo", "budget"]),
+            ([], ["sample", "account", "plan", "demo", "budget"]),
+            (["sample"], ["--schema", "--formula", "This runs the code", "not private", "Exit codes", "Examples"]),
             (["account"], ["--noise-multiplier", "--sampling-prob", "Examples", "safe side"]),
             (["plan"], ["--preset", "--gradient-noise-multiplier", "Examples", "Nothing is spent"]),
-            (["demo"], ["--seed", "not private", "index.html", "synthetic"]),
+            (["demo"], ["--seed", "not private", "index.html", "synthetic", "adult", "banana"]),
         ],
     )
     def test_help(self, command, words):
@@ -56,7 +58,7 @@ class TestShell:
             raise BudgetExceededError("nothing is left;\nstop here")
 
         monkeypatch.setattr(dpmcmc, "plan", refuse)
-        line = refusal(*PLAN, code=1)
+        line = refusal(*PLAN, code=3)
         assert line == "Error: nothing is left; stop here"
 
     def test_interrupt(self, monkeypatch):
@@ -81,9 +83,9 @@ class TestShell:
         def interrupt(*_, **__):
             raise KeyboardInterrupt(*([text] if text else []))
 
-        monkeypatch.setattr(demo, "planned", lambda settings: SimpleNamespace(num_steps=9))
-        monkeypatch.setattr(demo, "run", interrupt)
-        result = run("demo", "--json", "--out", tmp_path, code=130)
+        monkeypatch.setattr(banana, "planned", lambda settings: SimpleNamespace(num_steps=9))
+        monkeypatch.setattr(banana, "run", interrupt)
+        result = run("demo", "banana", "--json", "--out", tmp_path, code=130)
         assert (result.stdout, result.stderr) == ("", f"{line}\n")
 
     def test_interrupted_while_options_are_read(self, monkeypatch):
@@ -122,8 +124,23 @@ main()
         assert isinstance(result.exception, RuntimeError)
 
 
-HEAVY = ("jax", "jaxlib", "numpyro", "dp_accounting", "opendp", "scipy", "matplotlib", "arviz", "xarray", "pandas")
-COMMANDS = [[], ["account"], ["plan"], ["demo"]]
+HEAVY = (
+    "jax",
+    "jaxlib",
+    "numpyro",
+    "dp_accounting",
+    "opendp",
+    "scipy",
+    "matplotlib",
+    "arviz",
+    "xarray",
+    "pandas",
+    "pyarrow",
+    "formulaic",
+    "yaml",
+    "numpy",
+)
+COMMANDS = [[], ["sample"], ["account"], ["plan"], ["demo"]]
 
 
 def loaded_by(program):
@@ -156,7 +173,7 @@ for command in {COMMANDS!r}:
         program = (
             "from dpmcmc import cli\ncli.app(['account', '--epsilon', '4', '--delta', '1e-6'], standalone_mode=False)"
         )
-        assert loaded_by(program) == "['scipy']"
+        assert loaded_by(program) == "['scipy', 'numpy']"
 
     def test_public_names_are_all_there(self):
         assert set(dpmcmc.__all__) <= set(dir(dpmcmc))

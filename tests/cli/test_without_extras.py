@@ -54,7 +54,7 @@ print("done")
     ("program", "what"),
     [
         ("from dpmcmc.results import summary_table\nsummary_table(None)", "summary_table needs Rich"),
-        ("import dpmcmc.demo", "the demo draws with Matplotlib"),
+        ("import dpmcmc.demo.banana", "the demo draws with Matplotlib"),
     ],
 )
 def test_what_needs_them_names_the_extra(program, what):
@@ -83,7 +83,7 @@ def test_the_demo_without_matplotlib_says_so_in_one_line(tmp_path):
     program = f"""
 import sys
 sys.modules["matplotlib"] = None
-sys.argv = ["dpmcmc", "demo", "--out", {str(tmp_path)!r}]
+sys.argv = ["dpmcmc", "demo", "banana", "--out", {str(tmp_path)!r}]
 from dpmcmc.cli import main
 main()
 """

@@ -40,6 +40,7 @@ def state(name, *, steps=None, fixed=True, check_records=True, **changes):
     run = {
         "private": True,
         "mode": PRIVATE_MODE,
+        "unit_of_privacy": "one row",
         **sizes,
         "epsilon": EPSILON,
         "delta": DELTA,
@@ -111,6 +112,7 @@ def test_a_run_without_noise_has_nothing_to_state():
         sampler.queries(N),
         private=False,
         mode=NOISE_FREE_MODE,
+        unit_of_privacy="one row",
         num_records=N,
         dimension=2,
         num_chains=4,

@@ -41,7 +41,8 @@ def test_json_restores_it_exactly(changes):
 
 def test_defaults_state_unit_relation_and_versions():
     made = statement()
-    assert (made.unit_of_privacy, made.neighboring_relation) == ("one row", "replace one")
+    assert made.unit_of_privacy == "one row of the table, which stands for one person"
+    assert made.neighboring_relation == "replace one"
     assert made.versions == installed_versions()
     assert {"dpmcmc", "jax", "numpyro", "opendp", "dp-accounting", "numpy", "python"} <= set(made.versions)
 

@@ -353,9 +353,19 @@ def test_a_file_of_format_3_has_no_quality(tmp_path):
         Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.pop("quality")))
 
 
+def test_a_file_of_format_4_has_no_design(tmp_path):
+    def earlier(tree):
+        tree.attrs["dpmcmc_format"] = 4
+        del tree.attrs["design"], tree.attrs["schema"]
+
+    assert_same(Posterior.load(tampered(tmp_path, earlier)), make_posterior(record_check=CHECK))
+    with pytest.raises(ResultError, match="design"):  # format 5 always says it
+        Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.pop("design")))
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_file_of_an_earlier_format_is_refused_plainly(version, tmp_path):
-    with pytest.raises(ResultError, match=rf"another version of dpmcmc \(format {version}; this one reads 3 and 4\)"):
+    with pytest.raises(ResultError, match=rf"another version of dpmcmc \(format {version}; this one reads 3 to 5\)"):
         Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.update(dpmcmc_format=version)))
 
 

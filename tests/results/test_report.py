@@ -150,3 +150,36 @@ def test_png_is_inside():
 def test_other_pictures_are_refused():
     with pytest.raises(ResultError, match="'one' is neither SVG nor PNG"):
         html_report(make_posterior(), pictures=[picture(content=b"GIF89a")])
+
+
+class TestIntervals:
+    ROWS = (
+        report.IntervalRow("a<b", private=(-1.0, 0.0, 1.0), exact=(-0.5, 0.0, 0.5)),
+        report.IntervalRow("c", private=(2.0, 2.5, 3.0), exact=(2.2, 2.4, 2.6)),
+    )
+
+    def drawn(self, rows=ROWS):
+        text = report.intervals(rows, private="private & so", exact="exact", caption="what <it> is")
+        return text, " ".join(" ".join(Page(text).texts).split())
+
+    def test_all_bars_share_one_axis(self):
+        text, words = self.drawn()
+        bars = re.findall(r'class="bar (\w+)" style="left: ([\d.]+)%; width: ([\d.]+)%"', text)
+        low, high = -1.0 - 0.03 * 4.0, 3.0 + 0.03 * 4.0
+        for (kind, left, width), (start, end) in zip(bars, [(-1, 1), (-0.5, 0.5), (2, 3), (2.2, 2.6)], strict=True):
+            assert float(left) == pytest.approx(100 * (start - low) / (high - low), abs=0.01)
+            assert float(width) == pytest.approx(100 * (end - start) / (high - low), abs=0.01)
+            assert kind in ("private", "exact")
+        assert "a<b" in words
+        assert "what <it> is" in words
+        assert "private &amp; so: -1 to 1; exact: -0.5 to 0.5" in text
+
+    @pytest.mark.parametrize("scale", [1e-9, 1.0, 3.0, 1e9])
+    def test_ticks_are_a_few_round_numbers(self, scale):
+        ticks = report._ticks(-1.1 * scale, 2.9 * scale)
+        assert 3 <= len(ticks) <= 9
+        assert all(-1.1 * scale <= tick <= 2.9 * scale for tick in ticks)
+
+    def test_intervals_without_width(self):
+        zero = report.IntervalRow("none", private=(0.0, 0.0, 0.0), exact=(0.0, 0.0, 0.0))
+        assert "nan" not in self.drawn([zero])[0]

@@ -1,7 +1,9 @@
-"""The command line: what a budget means (`account`), what it buys (`plan`), and a private run to look at (`demo`).
+"""The command line: what a table is (`schema`), a private posterior of it (`sample`), what a budget means (`account`),
+what it buys (`plan`), and private runs to look at (`demo`).
 
-It uses the package's public interface only and reads no data. Each command has a file of its own here. Heavy modules
-are imported inside the commands, so that help texts come at once; every error is one line on stderr, never a traceback.
+It uses the package's public interface only. Each command has a file of its own here. Heavy modules are imported inside
+the commands, so that help texts come at once; every error is one line on stderr, never a traceback. Exit codes: 0 done,
+1 failed after the run had begun, 2 bad input (nothing spent), 3 budget refused (nothing spent), 130 interrupted.
 """
 
 import sys
@@ -13,8 +15,8 @@ try:
     import typer
     from typer.core import TyperGroup
 
-    from dpmcmc.cli import account, demo, plan
-    from dpmcmc.cli.shared import UsageError
+    from dpmcmc.cli import account, demo, plan, sample, schema
+    from dpmcmc.cli.shared import UnexpectedError, UsageError
 except KeyboardInterrupt:  # Ctrl-C may well come before there is a command line to handle it
     print(_NOTHING_SPENT, file=sys.stderr)
     raise SystemExit(130) from None
@@ -44,21 +46,27 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command: 2 for usage errors, 1 for other errors of this package, 130 when interrupted."""
+        """Run the command; the exit codes are those above."""
         try:
             return super().invoke(ctx)
         except UsageError as error:
             _stop(str(error), 2)
+        except UnexpectedError as error:
+            _stop(str(error), 1)
         except KeyboardInterrupt as interrupt:
-            # `sample` says what it had spent. Only the demo samples privately.
+            # `dpmcmc.sample` says what it had spent.
             unknown = "Interrupted; no result was written."
-            _stop_interrupted(str(interrupt) or (unknown if ctx.invoked_subcommand == "demo" else _NOTHING_SPENT))
+            samples = ctx.invoked_subcommand in ("demo", "sample")
+            _stop_interrupted(str(interrupt) or (unknown if samples else _NOTHING_SPENT))
         except Exception as error:
-            from dpmcmc.errors import DPMCMCError, QueryError
+            from dpmcmc.errors import BudgetExceededError, DPMCMCError, ResultError, RunError
+            from dpmcmc.output import WriteError
 
             if not isinstance(error, DPMCMCError):
                 raise
-            _stop(str(error), 2 if isinstance(error, QueryError) else 1)
+            # All others are raised before anything is spent.
+            late = isinstance(error, ResultError | RunError | WriteError)
+            _stop(str(error), 3 if isinstance(error, BudgetExceededError) else 1 if late else 2)
 
 
 app = typer.Typer(
@@ -69,6 +77,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(schema.commands)
+app.command(epilog=sample.EXAMPLES)(sample.sample)
 app.command(epilog=account.EXAMPLES)(account.account)
 app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
@@ -107,7 +117,8 @@ def _root(
     """Differentially private Bayesian inference by MCMC.
 
     Posterior draws that may be published: every number that leaves the data is an exactly noised sum, paid for from
-    a budget (ε, δ). Neighbouring data sets differ in one row (replace one), and one row is one person.
+    a budget (ε, δ). Neighbouring data sets differ in one row (replace one), and one row is one person; or, if the
+    schema says so, in all rows of one person.
 
-    Start with `dpmcmc demo`. Each command has its own `--help` with examples.
+    Start with `dpmcmc demo`, then `dpmcmc sample` a table of yours. Each command has its own `--help` with examples.
     """

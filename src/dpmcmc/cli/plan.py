@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dpmcmc.cli.shared import (
     JsonOption,
+    SamplerName,
     Scheme,
     UsageError,
     given_fields,
@@ -35,17 +36,6 @@ EXAMPLES = (
 )
 _METROPOLIS, _HMC, _PENALTY = "dp-hmc and dp-penalty", "dp-hmc", "dp-penalty"
 _MINIBATCH = "dp-sgld and dp-sgnht"
-
-
-class SamplerName(StrEnum):
-    """The samplers by their names on the command line."""
-
-    auto = "auto"
-    dp_hmc = "dp-hmc"
-    dp_penalty = "dp-penalty"
-    dp_sgld = "dp-sgld"
-    dp_sgnht = "dp-sgnht"
-    dp_laplace = "dp-laplace"
 
 
 class Preset(StrEnum):

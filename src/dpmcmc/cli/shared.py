@@ -1,9 +1,11 @@
-"""What the commands share: groups of options, numbers for people, JSON for programs, the error for wrong usage."""
+"""What the commands share: groups of options, numbers for people, JSON for programs, errors and how they are told."""
 
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from typing import Annotated, Any, get_type_hints
@@ -17,11 +19,78 @@ class UsageError(Exception):
     """Options that do not go together. The message names the remedy."""
 
 
+class UnexpectedError(Exception):
+    """An error that is not this package's. Its own text is not told: it could quote a record."""
+
+
+class SamplerName(StrEnum):
+    """The samplers by their names on the command line."""
+
+    auto = "auto"
+    dp_hmc = "dp-hmc"
+    dp_penalty = "dp-penalty"
+    dp_sgld = "dp-sgld"
+    dp_sgnht = "dp-sgnht"
+    dp_laplace = "dp-laplace"
+
+
 class Scheme(StrEnum):
     """How batches are drawn."""
 
     without_replacement = "without_replacement"
     poisson = "poisson"
+
+
+@contextmanager
+def errors_told(debug: bool, spent: Callable[[], str]) -> Iterator[None]:
+    """Let errors through that are meant to be read; make `UnexpectedError` of others, without their text.
+
+    Parameters
+    ----------
+    debug
+        Whether to print where an error came from, too: files, lines and code, never the text of a foreign error.
+    spent
+        Says, for an unexpected error, what was spent.
+    """
+    unexpected = ""
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Exit):
+        raise
+    except Exception as error:
+        if debug:
+            typer.echo(traceback_without_values(error), err=True, nl=False)
+        if _is_own(error):
+            raise
+        unexpected = (
+            "there was not enough memory"
+            if isinstance(error, MemoryError)
+            else (f"an error of type {type(error).__name__}, which should not be")
+        )
+    # Outside of the handler, so that the foreign error is not even kept as its context.
+    if unexpected:
+        hint = "" if debug else "; --debug shows where"
+        raise UnexpectedError(f"{unexpected}{hint} (its text may quote a record and is not shown); {spent()}")
+
+
+def traceback_without_values(error: BaseException) -> str:
+    """Return the traceback of an error and of those that led to it, with the texts of this package's errors only."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    lines = ["Traceback (most recent call last; texts of errors that are not dpmcmc's are left out):\n"]
+    for one in reversed(chain):
+        lines += traceback.format_tb(one.__traceback__)
+        lines.append(f"{type(one).__name__}: {one}\n" if _is_own(one) else f"{type(one).__name__}\n")
+    return "".join(lines)
+
+
+def _is_own(error: BaseException) -> bool:
+    from dpmcmc.errors import DPMCMCError
+
+    return isinstance(error, DPMCMCError | UsageError)
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -20,14 +20,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpmcmc.curator import placement, preparation, research, streaming
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.curator.kernels import RegressionKernel, TileKernel
+from dpmcmc.curator.kernels import TileKernel
 from dpmcmc.curator.noise import ExactNoise, NoiseSource
 from dpmcmc.curator.passes import PLAIN, Binding, Passes, Way, passes_for
 from dpmcmc.curator.payment import Order, Random, Till
-from dpmcmc.data import open_source
+from dpmcmc.data import UnitRecords
 from dpmcmc.data.tables import OpenRecords
 from dpmcmc.errors import DataError, ModelError, NotPrivateError, QueryError
 from dpmcmc.models import LogisticRegression, Model, allowed
+from dpmcmc.models.units import open_units
 from dpmcmc.privacy import Budget, StepBudget
 from dpmcmc.queries import (
     Affine,
@@ -86,7 +87,8 @@ class Curator:
 
     Notes
     -----
-    Neighbouring data sets differ in one row (replace one), so the number of rows is public.
+    Neighbouring data sets differ in one record (replace one), so the number of records is public. A record is a row; of
+    a :class:`~dpmcmc.models.UnitModel` it is a unit, all rows of a person.
     """
 
     def __init__(
@@ -104,12 +106,12 @@ class Curator:
         self._noise: NoiseSource = ExactNoise() if noise is None else noise
         if self.private and seed is not None:
             raise NotPrivateError(f"seed = {seed!r}, but exact noise takes none: what can be repeated is not private")
-        self.model = model
         mesh = placement.make_mesh(devices)
         with exact_arithmetic():
-            source = open_source(data)
+            model, source = open_units(model, data)
+            self.model = model
             self._stream: streaming.StreamedRecords | None = None
-            if isinstance(source, OpenRecords):
+            if isinstance(source, OpenRecords | UnitRecords):
                 prepared, count = preparation.prepare(model, source)
             else:
                 streaming.refuse_several_devices(mesh.size)
@@ -327,8 +329,7 @@ class Curator:
 
     def _check_family(self, query: Query) -> None:
         """Refuse what this model has no closed form for."""
-        kernel = self._passes.kernel
-        family = kernel.family if isinstance(kernel, RegressionKernel) else None
+        family = self._passes.kernel.family
         if query.requires == "regression" and family is None:
             raise QueryError(
                 f"a {query.kind} query needs one of the package's regressions, and this model is none; use Curvature"

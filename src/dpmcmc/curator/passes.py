@@ -21,8 +21,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from dpmcmc.curator import kernels, placement
 from dpmcmc.curator.batches import Batch
 from dpmcmc.errors import QueryError
-from dpmcmc.models import Model, RegressionModel, allowed
+from dpmcmc.models import Model, RegressionModel, UnitModel, allowed
 from dpmcmc.models.model import trace_prior
+from dpmcmc.models.units import row_model
 from dpmcmc.queries import AnyRelease, BatchGradient, Gradient, LogRatio, NotPrivateRelease, Oracle, Query, Release
 from dpmcmc.queries.base import Noise, Question
 from dpmcmc.queries.paid import PaidDraws, unpack
@@ -114,7 +115,7 @@ class Passes:
         self.constrain = jax.jit(jax.vmap(jax.vmap(constrain)))
         self.num_records = sum(layout.counts)
         self._compiled: dict[Hashable, Any] = {}
-        self._with_curvature: dict[Hashable, kernels.AutodiffKernel] = {}
+        self._with_curvature: dict[Hashable, kernels.TileKernel] = {}
         self._stream_total = stream_total
 
     @property
@@ -158,7 +159,7 @@ class Passes:
     ) -> jax.Array:
         """Return the same for records that are in memory."""
         kernel = self._kernel_for(query, way)
-        second = query.differentiates_twice and isinstance(kernel, kernels.AutodiffKernel)
+        second = query.differentiates_twice and kernel.family is None
         width = max(query.width(self.dimension), self.dimension**2 if second else 1)
         coordinates = [] if way.matrix is None else [way.matrix]
         if coordinates:
@@ -188,12 +189,12 @@ class Passes:
         compiled = jax.jit(total, compiler_options=placement.COMPILER_OPTIONS)
         return self.keep(key, lambda: compiled.lower(*arguments).compile())
 
-    def with_curvature(self, model: Model) -> kernels.AutodiffKernel | None:
+    def with_curvature(self, model: Model) -> kernels.TileKernel | None:
         """Trace and check a model's second derivatives; return a kernel that knows them (None: a closed form does).
 
         The same kernel for programs that compute the same.
         """
-        if not isinstance(self.kernel, kernels.AutodiffKernel):
+        if not isinstance(self.kernel, kernels.AutodiffKernel | kernels.UnitKernel) or self.kernel.family is not None:
             return None
         closed = kernels.trace_curvature(model, self._plain[1])
         _refuse_captured_data(model, self.layout, log_likelihood=(closed,))
@@ -327,7 +328,8 @@ def passes_for(
     if stream_total is not None:
         return make()
     key = (
-        _family(model) if closed_form else None,
+        type(model) is UnitModel,
+        _family(row_model(model)) if closed_form else None,
         tuple(map(allowed.fingerprint, traced)),
         tuple(map(allowed.fingerprint, (*prior, constrain))),
         jax.tree.structure(names),

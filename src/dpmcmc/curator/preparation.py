@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dpmcmc.data.tables import Records
 from dpmcmc.errors import ModelError
-from dpmcmc.models import Model, NumpyroModel, RegressionModel
+from dpmcmc.models import Model, NumpyroModel, RegressionModel, UnitModel
 from dpmcmc.models.paper import VectorModel
 
-_OWN = tuple(kind.prepare_records for kind in (Model, RegressionModel, VectorModel, NumpyroModel))
+_OWN = tuple(kind.prepare_records for kind in (Model, RegressionModel, VectorModel, NumpyroModel, UnitModel))
 
 
 def prepare(model: Model, data: Any) -> tuple[Records, int]:
@@ -25,6 +26,13 @@ def prepare(model: Model, data: Any) -> tuple[Records, int]:
     DataError
         If the data do not fit. No message holds a value of a record.
     """
+    if isinstance(model, UnitModel):  # which hands rows on to the model inside
+        _refuse_other(model.model)
+    return _refuse_other(model)(model, data)
+
+
+def _refuse_other(model: Model) -> Callable[[Model, Any], tuple[Records, int]]:
+    """Return the method that a model prepares records with, if it and all that it may call are this package's own."""
     methods = [vars(kind)["prepare_records"] for kind in type(model).__mro__ if "prepare_records" in vars(kind)]
     if "prepare_records" in vars(model) or any(method not in _OWN for method in methods):
         raise ModelError(
@@ -32,4 +40,4 @@ def prepare(model: Model, data: Any) -> tuple[Records, int]:
             "what it does in log_likelihood, for one record, with public constants in place of what it learns from the "
             "data (what depends on the record alone is computed once, before the run)."
         )
-    return methods[0](model, data)
+    return methods[0]

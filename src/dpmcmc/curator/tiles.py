@@ -47,6 +47,8 @@ class Tile(NamedTuple):
         Rows cut into columns, and what an unpacked program computed of them.
     grid
         The design rows of a regression.
+    present, by_row
+        Of units of several rows: which rows are there, and the tile of all their rows.
     """
 
     real: Any
@@ -57,6 +59,8 @@ class Tile(NamedTuple):
     columns: list[list[jax.Array]] | None = None
     staged: list[jax.Array] | None = None
     grid: Grid | None = None
+    present: Any = None
+    by_row: Any = None
 
 
 def stored(fresh: Callable[[], Any], here: jax.Array | None) -> Any:

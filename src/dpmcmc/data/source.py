@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
+from dpmcmc.data.table import Table, TableStream
 from dpmcmc.data.tables import OpenRecords, copy_records
+from dpmcmc.data.units import UnitRecords, Units
 from dpmcmc.errors import DataError
 
 
 @runtime_checkable
 class Stream(Protocol):
-    """Records that are read again for every question, a chunk at a time: see :class:`dpmcmc.data.ParquetRecords`."""
+    """Records that are read again for every question, a chunk at a time, as those of a streamed :class:`Table`."""
 
     num_records: int
 
@@ -20,19 +22,25 @@ class Stream(Protocol):
         ...
 
 
-Source = OpenRecords | Stream
+Source = OpenRecords | UnitRecords | Stream
 
 
 def open_source(data: Any) -> Source:
-    """Copy data into NumPy, or take a stream as it is. Both have ``num_records``.
+    """Copy data into NumPy, or take a stream as it is. Both have ``num_records``. Rows of a table are put by unit.
 
     Raises
     ------
     DataError
         The data are empty, not numeric, ragged or without rows. The message holds no value of a record.
     """
-    if isinstance(data, OpenRecords):
+    if isinstance(data, OpenRecords | UnitRecords):
         return data
+    if isinstance(data, Table):
+        records = data.records()
+        if isinstance(records, TableStream):
+            return records
+        units = data.unit_index()
+        return (Units.one_row_each(data.num_records) if units is None else units).stack(records)
     if isinstance(data, Stream):
         if data.num_records < 1:
             raise DataError("data has 0 rows; give at least one record.")

@@ -35,6 +35,9 @@ class OpenRecords(NamedTuple):
     records: Records
     num_records: int
 
+    def __repr__(self) -> str:
+        return f"OpenRecords({self.num_records} records)"  # and none of their values
+
 
 def copy_records(data: Any) -> tuple[Records, int]:
     """Copy data into NumPy: one array, or a dict of columns of equal length.
@@ -227,8 +230,8 @@ def _why_not(column: Any) -> str | None:
         return "is a masked array and cannot be used as it is; give column.astype(float).filled(numpy.nan)"
     if isinstance(column, str | bytes | os.PathLike):
         return (
-            f"is of type {name}, which is not data; read the file first, for example with pandas.read_csv, or give a "
-            "dpmcmc.data.ParquetRecords"
+            f"is of type {name}, which is not data; give dpmcmc.Table(file, schema), or read the file first, for "
+            "example with pandas.read_csv"
         )
     if isinstance(column, set | frozenset):
         return f"is a {name}, which has no order and no repeated values; give an array with one entry per record"

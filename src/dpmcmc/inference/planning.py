@@ -487,6 +487,7 @@ def make_statement(
     *,
     private: bool,
     mode: str,
+    unit_of_privacy: str,
     num_records: int,
     dimension: int,
     num_chains: int,
@@ -508,6 +509,8 @@ def make_statement(
         Settings, and what they declare.
     private, mode
         Whether the noise was exact, and what it was in words.
+    unit_of_privacy
+        Who is protected, in words.
     num_records, dimension, num_chains
         Public sizes of the run.
     epsilon, delta
@@ -527,6 +530,7 @@ def make_statement(
             mode=mode,
             epsilon=None,
             delta=None,
+            unit_of_privacy=unit_of_privacy,
             num_records=num_records,
             interrupted=interrupted,
             accountant="none",
@@ -554,6 +558,7 @@ def make_statement(
         mu=None if isinstance(queries.gradient, BatchGradient) else rounded_up(cost.spent),
         lattice_epsilon=rounded_up(cost.lattice_epsilon),
         lattice_delta=rounded_up(cost.lattice_delta),
+        unit_of_privacy=unit_of_privacy,
         num_records=num_records,
         queries=count_queries(queries, steps_charged, num_chains, record_check),
         noise_multipliers=noise_multipliers(queries, record_check),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ from dpmcmc.curator import (
     placement,
 )
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.data import open_source
+from dpmcmc.data import Table
 from dpmcmc.errors import DPMCMCWarning, QueryError
 from dpmcmc.inference import planning, stepwise, tuned
 from dpmcmc.inference.blocks import (
@@ -45,6 +46,7 @@ from dpmcmc.inference.endings import (
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.inference.settings import Settings
 from dpmcmc.models import Model
+from dpmcmc.models.units import open_units, row_model, unit_of_privacy
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
 from dpmcmc.results.diagnostics import RecordCheck
@@ -76,7 +78,7 @@ def sample(
     model
         A :class:`dpmcmc.Model`.
     data
-        The records, one row per person; or a :class:`dpmcmc.data.ParquetRecords`, for a file larger than memory. If
+        The records, one row per person; or a :class:`dpmcmc.Table`, which may be a file larger than memory. If
         the whole table is float32, so is the arithmetic (see the page on speed and scale in the docs).
     sampler
         ``"auto"``, the default, needs no settings. It looks at the posterior, privately and within the budget, and
@@ -171,6 +173,7 @@ def sample(
         posterior, texts = stepwise.draw(model, data, sampler, settings)
     else:
         posterior, texts = _sample_by_steps(model, data, sampler, settings)
+    posterior = _with_rows(posterior, model, data)
     for text in texts:
         try:
             warnings.warn(text, DPMCMCWarning, stacklevel=2)
@@ -178,6 +181,15 @@ def sample(
             error.posterior = posterior
             raise
     return posterior
+
+
+def _with_rows(posterior: Posterior, model: Model, data: Any) -> Posterior:
+    """Let the result know, where that is known, how rows are coded and what is predicted for them: public things."""
+    rows = row_model(model)
+    if rows.design is None and rows.predict is None:
+        return posterior
+    schema = data.schema if isinstance(data, Table) else None
+    return replace(posterior, design=rows.design, predictor=rows.predict, schema=schema)
 
 
 def _sample_by_steps(
@@ -241,7 +253,7 @@ def _prepare(model: Model, data: Any, sampler: Sampler, settings: Settings) -> _
         raise QueryError(f"{sampler.name} adds no noise and is not private; leave out epsilon and delta")
     granted = settings.granted if sampler.private else None
     num_chains, thin, check_records = settings.num_chains, settings.thin, settings.check_records
-    source = open_source(data)
+    model, source = open_units(model, data)
     num_records = placement.total_rows(source.num_records)
     funds, allowed = None, None
     if granted is not None:
@@ -390,6 +402,7 @@ def _posterior(
         run.queries,
         private=curator.private,
         mode=curator.noise.description,
+        unit_of_privacy=unit_of_privacy(model),
         num_records=curator.num_records,
         dimension=model.dimension,
         num_chains=run.shape.num_chains,

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from dpmcmc import checks
 from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.data import open_source
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError
 from dpmcmc.inference.blocks import starting_points
 from dpmcmc.inference.endings import (
@@ -39,6 +38,7 @@ from dpmcmc.inference.planning import describe_accountant, make_funds, refuse_us
 from dpmcmc.inference.progress import Progress, no_progress, progress_bar
 from dpmcmc.inference.settings import Settings
 from dpmcmc.models import Model
+from dpmcmc.models.units import open_units, unit_of_privacy
 from dpmcmc.privacy import Budget, PrivacyStatement
 from dpmcmc.privacy.exact import rounded_up
 from dpmcmc.queries import InvalidCount, Queries
@@ -381,6 +381,7 @@ def adaptive_statement(
         mode=curator.noise.description,
         epsilon=epsilon,
         budget_epsilon=epsilon,
+        unit_of_privacy=unit_of_privacy(curator.model),
         delta=granted[1],
         mu=rounded_up(budget.spent_exactly),
         lattice_epsilon=budget.lattice_epsilon_spent,
@@ -442,7 +443,7 @@ def _check_warmup(num_warmup: int | None, num_steps: int | None, thin: int) -> N
 def _prepare(model: Model, data: Any, sampler: SurrogateHMC, settings: Settings, granted: tuple[float, float]) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
     (epsilon, delta), num_chains, thin, seed = granted, settings.num_chains, settings.thin, settings.seed
-    source = open_source(data)
+    model, source = open_units(model, data)
     num_records = placement.total_rows(source.num_records)
     funds = make_funds(Queries(), num_records, epsilon, delta, settings.check_records)
     assert isinstance(funds.main, Budget)

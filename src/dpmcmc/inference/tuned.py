@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.data import open_source
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference.blocks import starting_points
 from dpmcmc.inference.endings import (
@@ -44,7 +43,8 @@ from dpmcmc.inference.stepwise import (
     prepare_chain,
     run_chain,
 )
-from dpmcmc.models import Model, RegressionModel
+from dpmcmc.models import Model, RegressionModel, UnitModel
+from dpmcmc.models.units import open_units, row_model
 from dpmcmc.privacy import Budget
 from dpmcmc.queries import Affine, AnyRelease, ClipCount, InvalidCount, LogRatio, Queries, Query
 from dpmcmc.results import Posterior, Quality
@@ -169,7 +169,7 @@ def _prepare(
 ) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
     (epsilon, delta), seed = granted, settings.seed
-    source = open_source(data)
+    model, source = open_units(model, data)
     num_records = placement.total_rows(source.num_records)
     funds = make_funds(Queries(), num_records, epsilon, delta, settings.check_records)
     assert isinstance(funds.main, Budget)
@@ -382,10 +382,19 @@ def _percent(report: Callable[[int, Any, Any], None], budget: Budget) -> Callabl
 
 
 def _norm_bound(model: Model) -> Callable[[Array], float | None]:
-    """Return a public bound on the design rows' norms in coordinates, where the features have public bounds."""
-    if not isinstance(model, RegressionModel) or model.feature_bounds is None:
+    """Return a public bound on the design rows' norms in coordinates, where the features have public bounds.
+
+    Of units: on the sum of the norms of a unit's rows.
+    """
+    rows, largest = row_model(model), model.max_rows if isinstance(model, UnitModel) else 1
+    if not isinstance(rows, RegressionModel) or rows.feature_bounds is None:
         return lambda matrix: None
-    return lambda matrix: type(model).design_norm_bound(model, matrix)
+
+    def bound(matrix: Array) -> float | None:
+        of_row = type(rows).design_norm_bound(rows, matrix)
+        return None if of_row is None else largest * of_row
+
+    return bound
 
 
 def _posterior(
@@ -502,7 +511,7 @@ def _said_of_draws(run: _Run, found: Found, noise_share: dict[str, NDArray[Any]]
     else:
         assert found.surveyor is not None
         noise = found.surveyor.noise()
-    if run.method == "auto" and not isinstance(run.curator.model, RegressionModel) and noise > _NOISY:
+    if run.method == "auto" and not isinstance(row_model(run.curator.model), RegressionModel) and noise > _NOISY:
         return [
             f"Privacy noise moves the draws by about {noise:.1f} posterior sds. Their intervals allow for that, but "
             "their shape is not the posterior's own. Use a larger ε or more records."
@@ -567,6 +576,7 @@ def _centring(model: Model, found: Laplace) -> tuple[str, ...]:
     With mean m and sd s of a column, its coefficient and the intercept have the correlation −m/√(m² + s²) under the
     posterior, as far as the other columns do not matter. That is released; bounds of features are public.
     """
+    model = row_model(model)
     if not isinstance(model, RegressionModel) or not model.intercept or not model.num_features:
         return ()
     place = slice(1, 1 + model.num_features)

@@ -1,5 +1,6 @@
 """The models: public. They hold functions, shapes and names, never a record."""
 
+from dpmcmc.models.formula import Regression, regression
 from dpmcmc.models.model import Model
 from dpmcmc.models.numpyro_model import NumpyroModel, from_numpyro
 from dpmcmc.models.paper import Banana, GaussianMean
@@ -11,6 +12,7 @@ from dpmcmc.models.regression import (
     PoissonRegression,
     RegressionModel,
 )
+from dpmcmc.models.units import UnitModel
 
 __all__ = [
     "Banana",
@@ -22,6 +24,9 @@ __all__ = [
     "NumpyroModel",
     "Parameter",
     "PoissonRegression",
+    "Regression",
     "RegressionModel",
+    "UnitModel",
     "from_numpyro",
+    "regression",
 ]

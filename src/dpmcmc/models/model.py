@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dpmcmc.data.tables import Records, copy_records, one_record_struct
+from dpmcmc.design import Design
 from dpmcmc.errors import ModelError
 from dpmcmc.models import allowed
 from dpmcmc.models.parameters import Parameter, ParameterSpace
@@ -41,6 +42,9 @@ class Model:
         Optional `sample_prior(key) -> dict` of constrained values.
     name
         A name for reports.
+    predict
+        Optional `predict(parameters, record)`, for :meth:`dpmcmc.Posterior.predict`: the expected outcome of a record,
+        or a NumPyro distribution of the outcome. The record is a public one, without the outcome if that is not known.
 
     Examples
     --------
@@ -60,6 +64,8 @@ class Model:
 
     float32_suffices: ClassVar[bool] = True
     """Whether float32 records may be computed with in float32; False for functions that lose too many digits."""
+    design: Design | None = None
+    """The formula and schema of a regression that :func:`dpmcmc.regression` made: public, and kept with its results."""
 
     def __init__(
         self,
@@ -69,16 +75,22 @@ class Model:
         *,
         sample_prior: Callable[[jax.Array], Mapping[str, Any]] | None = None,
         name: str | None = None,
+        predict: Callable[[dict[str, jax.Array], Any], Any] | None = None,
     ) -> None:
         for argument, function in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
             if not callable(function):
                 raise ModelError(f"{argument} is {type(function).__name__}; give a function.")
         if sample_prior is not None and not callable(sample_prior):
             raise ModelError(f"sample_prior is {type(sample_prior).__name__}; give a function of a key, or None.")
+        if predict is not None and not callable(predict):
+            raise ModelError(
+                f"predict is {type(predict).__name__}; give a function of parameters and a record, or None."
+            )
         self._space = ParameterSpace(parameters)
         self.log_likelihood = log_likelihood
         self.log_prior = log_prior
         self.sample_prior = sample_prior
+        self.predict = predict
         self.name = type(self).__name__ if name is None else name
 
     def __repr__(self) -> str:

@@ -78,6 +78,7 @@ def from_numpyro(
     *,
     fixed: Mapping[str, Any] | None = None,
     name: str | None = None,
+    predict: Callable[[dict[str, jax.Array], Any], Any] | None = None,
 ) -> NumpyroModel:
     """Make a private-ready :class:`Model` of a NumPyro model.
 
@@ -100,6 +101,8 @@ def from_numpyro(
         Public constants to pass by name.
     name
         A name for reports.
+    predict
+        As in :class:`Model`.
 
     Raises
     ------
@@ -171,6 +174,7 @@ def from_numpyro(
         parameters,
         sample_prior=lambda key: sample_prior(key, _as_ambient(one_row)),
         name=name or getattr(model_fn, "__name__", None),
+        predict=predict,
         columns=columns,
         is_array=is_array,
     )

@@ -59,6 +59,11 @@ class RegressionModel(Model):
         [-b, b]), or for each column such a number or a pair (low, high). Never take them from the data: minima and
         maxima of columns are as secret as the records. NaN and infinite features stay what they are (such a record
         counts for nothing).
+    feature_blocks
+        Where columns cannot be large together, as the indicators of a category's levels: pairs of column numbers and
+        vertices (states × these columns) whose convex hull holds what any row has in these columns. Public, like the
+        bounds, which must be given too. They decide a bound of the design rows only (`design_norm_bound`): a row that
+        lies outside is clipped like any other that exceeds a bound.
 
     Attributes
     ----------
@@ -84,6 +89,7 @@ class RegressionModel(Model):
         prior_scale: float = 2.5,
         groups: int | Sequence[str] | None = None,
         feature_bounds: Any = None,
+        feature_blocks: Sequence[tuple[Any, Any]] = (),
     ) -> None:
         if type(self) is RegressionModel:
             raise ModelError("RegressionModel is the base of the families; use LogisticRegression or another one.")
@@ -102,6 +108,7 @@ class RegressionModel(Model):
         self.num_features = len(self.feature_names)
         self.num_groups = len(self.group_names)
         self.feature_bounds = None if feature_bounds is None else _bounds(feature_bounds, self.num_features)
+        self._blocks = _blocks(feature_blocks, self.feature_bounds)
         self.linear_size = int(intercept) + self.num_features + self.num_groups
         self.extra_size = 0 if self.extra_name is None else 1
         declared: dict[str, Parameter] = {}
@@ -174,12 +181,16 @@ class RegressionModel(Model):
         """Return an upper bound of ‖Cᵀw‖ over all design rows w = (1, x, one-hot(group)) within `feature_bounds`.
 
         With centres m_k and half-widths h_k of the bounds and the rows C_k of the matrix, Cᵀw = v + Σ_k h_k t_k C_k
-        with |t_k| ≤ 1 and v = C_intercept + C_group + Σ_k m_k C_k. The smallest of three bounds is taken, then the
+        with |t_k| ≤ 1 and v = C_intercept + C_group + Σ_k m_k C_k. The smallest of these bounds is taken, then the
         largest over the groups:
 
         - ‖v‖ + Σ_k h_k ‖C_k‖ (triangle inequality),
         - √Σ_j (|v_j| + Σ_k h_k |C_kj|)² (each coordinate at its largest),
         - ‖v‖ + √p ‖diag(h) C_features‖₂ (the box within a ball).
+
+        A fourth takes account of `feature_blocks`: Cᵀw = v + Σ_b u_b with u_b one of the vertices of block b times C
+        (of a column that is in none: of its two bounds; and of the groups), each less their mean, which is then in v.
+        ‖Cᵀw‖² ≤ ‖v‖² + Σ_b max (‖u_b‖² + 2 vᵀu_b) + 2 Σ_{a<b} max u_aᵀu_b, since the norm is largest at vertices.
 
         In the coordinates θ = m + C z no logistic score is longer than this, and no log-ratio larger than this times
         ‖Δz‖.
@@ -217,7 +228,27 @@ class RegressionModel(Model):
             np.linalg.norm(np.abs(fixed) + np.abs(reach).sum(axis=0), axis=1),
             lengths + math.sqrt(self.num_features) * (np.linalg.norm(reach, 2) if reach.size else 0.0),
         ]
-        return float(np.min(bounds, axis=0).max()) * (1.0 + 1e-12)  # for the rounding of it all
+        smallest = min(float(np.min(bounds, axis=0).max()), self._pairwise_bound(rows))
+        return smallest * (1.0 + 1e-12)  # for the rounding of it all
+
+    def _pairwise_bound(self, rows: NDArray[np.float64]) -> float:
+        """Return the bound of ‖Cᵀw‖ by pairs of blocks, see `design_norm_bound`."""
+        assert self.feature_bounds is not None
+        start, stop = int(self.intercept), int(self.intercept) + self.num_features
+        features, fixed = rows[start:stop], rows[:start].sum(axis=0)
+        vertices = [states @ features[columns] for columns, states in self._blocks]
+        alone = np.setdiff1d(np.arange(self.num_features), [c for columns, _ in self._blocks for c in columns])
+        vertices += [np.outer(self.feature_bounds[column], features[column]) for column in alone]
+        if self.num_groups:
+            vertices.append(rows[stop : stop + self.num_groups])
+        for place, block in enumerate(vertices):
+            fixed = fixed + block.mean(axis=0)
+            vertices[place] = block - block.mean(axis=0)
+        square = float(fixed @ fixed)
+        for place, block in enumerate(vertices):
+            square += float(np.max(np.sum(block**2, axis=1) + 2.0 * block @ fixed))
+            square += 2.0 * sum(float(np.max(block @ other.T)) for other in vertices[:place])
+        return math.sqrt(max(square, 0.0))
 
     def linear_predictor(self, theta: Any, X: Any, group: Any = None) -> jax.Array:
         """Linear predictors η of a batch of rows at one unconstrained vector; NaN for a group out of range.
@@ -565,6 +596,27 @@ def _bounds(given: Any, num_features: int) -> NDArray[np.float64]:
     if not np.all(np.isfinite(pairs)) or not np.all(pairs[:, 0] < pairs[:, 1]):
         raise problem
     pairs.setflags(write=False)
+    return pairs
+
+
+def _blocks(
+    given: Sequence[tuple[Any, Any]], bounds: NDArray[np.float64] | None
+) -> tuple[tuple[NDArray[np.int64], NDArray[np.float64]], ...]:
+    """Bring blocks to arrays, and check that each column is in one at most and every vertex within the bounds."""
+    pairs = tuple((np.asarray(columns, np.int64), np.asarray(states, np.float64)) for columns, states in given)
+    if not pairs:
+        return ()
+    remedy = "give pairs of column numbers, each column once, and vertices (states × these columns)"
+    if bounds is None:
+        raise ModelError("feature_blocks needs feature_bounds; give both")
+    every = np.concatenate([columns for columns, _ in pairs])
+    if len(set(every.tolist())) != len(every) or np.any(every < 0) or np.any(every >= len(bounds)):
+        raise ModelError(f"feature_blocks has the columns {every.tolist()} for {len(bounds)} features; {remedy}")
+    for columns, states in pairs:
+        if states.ndim != 2 or states.shape[1] != len(columns) or not len(states) or not np.all(np.isfinite(states)):
+            raise ModelError(
+                f"feature_blocks has vertices of shape {states.shape} for {len(columns)} columns; {remedy}"
+            )
     return pairs
 
 

@@ -31,6 +31,7 @@ NOISE_FREE_MODE = "not private: no noise"
 
 BATCH_KIND = "batch_gradient"
 _BATCH_FIELDS = ("batch_size", "sampling_prob", "sampling", "noise_ratio")
+_UNITS = ("one row", "all rows of one ")
 # What ε may differ by when it is computed again, on another machine, say.
 _ROUNDING = 1e-9
 
@@ -59,8 +60,8 @@ def installed_versions() -> dict[str, str]:
 class PrivacyStatement:
     r"""What was guaranteed for everything that a run released.
 
-    The guarantee, if there is one: for any two tables D and D' that differ in one row (replaced by any other), and any
-    set A of outputs,
+    The guarantee, if there is one: for any two tables D and D' that differ in one unit of privacy (one row, or all rows
+    of one person, replaced by any other), and any set A of outputs,
 
     .. math:: P(\text{output}(D) \in A) \le e^{ε} P(\text{output}(D') \in A) + δ.
 
@@ -83,9 +84,9 @@ class PrivacyStatement:
     lattice_epsilon, lattice_delta
         What discrete noise adds to the ε and δ of Gaussian noise, in the whole run (see `Budget`).
     unit_of_privacy, neighboring_relation
-        To whom, and against what, the guarantee is given.
+        To whom, and against what, the guarantee is given: "one row …", or "all rows of one …" whoever has several.
     num_records
-        Number of rows, which is public under "replace one".
+        Number of units of privacy, which is public under "replace one".
     queries
         Number of answered queries by kind. An adaptive run that asks one kind with several noise multipliers has an
         entry for each, of any name but "batch_gradient": "gradient (round 1)", "gradient (final)".
@@ -122,7 +123,7 @@ class PrivacyStatement:
     mu: float | None = None
     lattice_epsilon: float = 0.0
     lattice_delta: float = 0.0
-    unit_of_privacy: str = "one row"
+    unit_of_privacy: str = "one row of the table, which stands for one person"
     neighboring_relation: str = "replace one"
     num_records: int
     queries: dict[str, int] = field(default_factory=dict)
@@ -275,8 +276,8 @@ class PrivacyStatement:
             yield f"epsilon = {self.epsilon!r} is more than budget_epsilon = {budget!r}, which was granted"
         if self.interrupted and self.epsilon != budget:
             yield "an interrupted run must state all of budget_epsilon: an epsilon read off at a stop is not valid"
-        if self.neighboring_relation != "replace one" or not self.unit_of_privacy.startswith("one row"):
-            yield "the accountants hold for one row and neighbours by 'replace one' only"
+        if self.neighboring_relation != "replace one" or not self.unit_of_privacy.startswith(_UNITS):
+            yield "the accountants hold for one row, or all rows of one unit, and neighbours by 'replace one' only"
         yield from self._contradictions_of_queries()
         answered = sum(number for kind, number in self.queries.items() if kind not in self.set_apart)
         if answered and not (self.lattice_epsilon > 0.0 and self.lattice_delta > 0.0):
@@ -360,7 +361,7 @@ class PrivacyStatement:
             NOISE_FREE_MODE: "no noise was added",
         }.get(self.mode, self.mode)
         accounted = "" if self.epsilon is None else f" The budget accounted for ({numbers}) is not a guarantee."
-        return f"Nothing is guaranteed to anyone in the {self.num_records} rows: {reason}.{accounted}"
+        return f"Nothing is guaranteed to anyone in the {self.num_records} records: {reason}.{accounted}"
 
     def _query_texts(self) -> Iterator[str]:
         for kind, (number, multipliers) in self.by_kind().items():

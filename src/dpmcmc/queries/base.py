@@ -93,7 +93,7 @@ class Kernel(Protocol):
     def information_roots(
         self, tile: Any, theta: jax.Array, majorise: jax.Array, weight_bound: jax.Array | None
     ) -> jax.Array:
-        """Return one or two vectors whose outer products add up to the information: chains × (1 or 2)·d × B."""
+        """Return vectors whose outer products add up to a record's information: chains × (number of them)·d × B."""
         ...
 
     def information_sizes(

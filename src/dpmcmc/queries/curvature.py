@@ -195,9 +195,10 @@ class FisherInformation(SymmetricMatrix):
             def compute() -> jax.Array:
                 return kernel.information_roots(tile, theta, majorise, weight_bound)
 
-            roots, size = kernel.clipped(tile, compute, spacing, bound), theta.shape[-1]
-            parts = [roots[:, start : start + size] for start in range(0, roots.shape[1], size)]
-            return sum((outer_products(part) for part in parts[1:]), outer_products(parts[0]))
+            roots = kernel.clipped(tile, compute, spacing, bound)
+            # All vectors side by side, whichever record's they are.
+            vectors = jnp.moveaxis(roots.reshape(len(theta), -1, theta.shape[-1], roots.shape[-1]), 1, 2)
+            return outer_products(vectors.reshape(len(theta), theta.shape[-1], -1))
 
         return information
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -19,18 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpmcmc.errors import DPMCMCWarning, NotPrivateError, QueryError, ResultError
+from dpmcmc.design import Design
+from dpmcmc.errors import DPMCMCWarning, ModelError, NotPrivateError, QueryError, ResultError, SchemaError
 from dpmcmc.privacy.statement import NOISE_FREE_MODE, PrivacyStatement
 from dpmcmc.results import arviz_bridge
 from dpmcmc.results.diagnostics import RecordCheck, problems, without_still_entries
 from dpmcmc.results.files import check_path, read_tree, write_tree
+from dpmcmc.results.original_scale import original_draws, original_quality
 from dpmcmc.results.quality import INDEPENDENT_NOTE, Quality
+from dpmcmc.schema import Schema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas
     from xarray import DataTree
+
+    from dpmcmc.results.predictions import Predictions
 
 __all__ = ["RELEASED_STATS", "Posterior"]
 
@@ -39,8 +44,8 @@ RELEASED_STATS = ("acceptance_rate", "step_size")
 NOISE_FREE_STATS = (*RELEASED_STATS, "ratios_clipped")
 """The same for a run without noise, and for no other: neither a private nor a seeded one."""
 
-_FORMAT = 4
-_READABLE_FORMATS = (3, 4)  # a file of format 3 knows nothing of quality
+_FORMAT = 5
+_READABLE_FORMATS = (3, 4, 5)  # a file of format 3 knows nothing of quality, and one of format 4 nothing of a design
 _SAMPLE_DIMENSIONS = ("chain", "draw")
 _GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 # The options of `arviz.summary` that say which rows a table has, and what they are called.
@@ -71,6 +76,13 @@ class Posterior:
         The released, noised count of records that counted as nothing; None if none was released.
     quality
         How far the result is to be trusted, of a sampler that can tell (`DPLaplace`); else None.
+    design
+        Formula and schema of a regression that :func:`dpmcmc.regression` made; else None. With them :meth:`predict` and
+        :meth:`on_original_scale` work, also of a file.
+    schema
+        Schema of the table that a user's own model was sampled with; else None.
+    predictor
+        The model's ``predict``, for a user's own model. A function is not written to files.
 
     Raises
     ------
@@ -103,6 +115,9 @@ class Posterior:
     coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     record_check: RecordCheck | None = None
     quality: Quality | None = None
+    design: Design | None = None
+    schema: Schema | None = None
+    predictor: Callable[[dict[str, Any], Any], Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.privacy, PrivacyStatement):
@@ -126,6 +141,7 @@ class Posterior:
         if warmup_chains != chains or not same_names or any(warmup[k].shape[2:] != draws[k].shape[2:] for k in draws):
             raise ResultError("warmup_draws must have the chains, parameters and parameter shapes of draws")
         dims, coords = _check_labels(draws, self.dims, self.coords)
+        _check_design(self.design, draws)
         _check_quality(self.quality, draws)
         checked: dict[str, dict[str, Any]] = {
             "draws": draws,
@@ -257,8 +273,73 @@ class Posterior:
             renamed_parameters=json.dumps(renamed),
             record_check=json.dumps(None if self.record_check is None else asdict(self.record_check)),
             quality="null" if self.quality is None else self.quality.to_json(),
+            design=json.dumps(None if self.design is None else self.design.to_dict()),
+            schema=json.dumps(None if self.schema is None else self.schema.to_dict()),
         )
         return data
+
+    def on_original_scale(self) -> Posterior:
+        """Return the same draws with coefficients in the data's units: years of age, not halves of its range.
+
+        A linear map of the draws of a regression that :func:`dpmcmc.regression` made. If y is the linear predictor in
+        coded numbers z = (x − centre)/scale, this is the same y in x. Where that needs a term that the formula lacks
+        (``hours:C(sex)`` without ``C(sex)``, a formula without intercept), the term is there as an induced one, after
+        those of the formula. Of a linear regression the response, ``noise_scale`` and effects of groups are in the
+        data's units, too.
+
+        Raises
+        ------
+        ResultError
+            There is no formula: the model was not made by ``dpmcmc.regression``, or this is on the original scale.
+        """
+        if self.design is None:
+            raise ResultError(
+                "there is no formula and schema with these draws; sample a model that dpmcmc.regression made (and call "
+                "on_original_scale once only)"
+            )
+        scale = self.design.original()
+        values = self._fields() | {
+            "draws": original_draws(self.draws, scale),
+            "warmup_draws": original_draws(self.warmup_draws, scale),
+            "dims": {**self.dims, **({"coefficients": ("feature",)} if scale.columns else {})},
+            "coords": {**self.coords, **({"feature": scale.columns} if scale.columns else {})},
+            "model": f"{self.model}, in the data's units",
+            "design": None,
+        }
+        if self.quality is not None:
+            values["quality"] = original_quality(self.quality, self.draws, scale)
+        return Posterior(**values)
+
+    def predict(self, rows: Any, *, level: float = 0.9, seed: int | None = None) -> Predictions:
+        """Predict mean and outcome at *public* rows, in the data's units; costs no budget.
+
+        Parameters
+        ----------
+        rows
+            Rows that are not secret, with the columns of the formula's right side (and of the groups): anything that
+            :class:`dpmcmc.Table` takes. They are coded by the schema, as the records were: clamped to the bounds, and
+            NaN comes out where a value is missing. For a user's own :class:`dpmcmc.Model` with a ``predict``: what its
+            records look like, or such rows if it was sampled with a table.
+        level
+            Probability of the intervals in :meth:`Predictions.summary`.
+        seed
+            For outcomes that can be repeated.
+
+        Raises
+        ------
+        ResultError
+            There is neither a formula nor a function to predict with.
+        """
+        from dpmcmc.results import predictions
+
+        if self.design is not None:
+            return predictions.predict_by_design(self.draws, self.design, rows, level, seed, self.privacy)
+        if self.predictor is None:
+            raise ResultError(
+                "there is nothing to predict with: give the model a function, Model(..., predict=...), and sample it "
+                "(no file holds a function); or make it by dpmcmc.regression, and predict before on_original_scale"
+            )
+        return predictions.predict_by_function(self.draws, self.predictor, self.schema, rows, level, seed, self.privacy)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
         """Write everything to ``path``, a netCDF file (".nc"). :meth:`load` restores it exactly.
@@ -310,11 +391,20 @@ class Posterior:
         if tree.attrs["dpmcmc_format"] not in _READABLE_FORMATS:
             raise ResultError(
                 f"{os.fspath(path)!r} was written by another version of dpmcmc (format {tree.attrs['dpmcmc_format']}; "
-                f"this one reads {' and '.join(map(str, _READABLE_FORMATS))}); load it with that version"
+                f"this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); load it with that version"
             )
         try:
             return _from_tree(tree)
-        except (AttributeError, KeyError, TypeError, ResultError, QueryError, json.JSONDecodeError) as error:
+        except (
+            AttributeError,
+            KeyError,
+            TypeError,
+            ModelError,
+            ResultError,
+            QueryError,
+            SchemaError,
+            json.JSONDecodeError,
+        ) as error:
             raise ResultError(f"{os.fspath(path)!r} is not a posterior as dpmcmc writes it: {error}") from error
 
     def __repr__(self) -> str:
@@ -340,7 +430,7 @@ class Posterior:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let processes hand posteriors to each other: read-only mappings cannot be sent as they are."""
-        return _rebuild, (self._fields(),)
+        return _rebuild, (self._fields() | {"predictor": None},)  # a function may not be sent
 
     def _fields(self) -> dict[str, Any]:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -396,6 +486,8 @@ def _from_tree(tree: DataTree) -> Posterior:
     original_order = json.loads(tree.attrs["parameters"])
     record_check = json.loads(tree.attrs["record_check"])
     quality = json.loads(tree.attrs["quality"]) if tree.attrs["dpmcmc_format"] > 3 else None
+    described = tree.attrs["dpmcmc_format"] > 4
+    design, schema = (json.loads(tree.attrs[name]) if described else None for name in ("design", "schema"))
     variables = {name: name for name in original_order} | {name: variable for variable, name in renamed.items()}
     dims: dict[str, list[str]] = {}
     coords: dict[str, list[Any]] = {}
@@ -423,6 +515,8 @@ def _from_tree(tree: DataTree) -> Posterior:
         coords=coords,
         record_check=None if record_check is None else RecordCheck(**record_check),
         quality=None if quality is None else Quality.from_dict(quality),
+        design=None if design is None else Design.from_dict(design),
+        schema=None if schema is None else Schema.from_dict(schema),
     )
 
 
@@ -550,6 +644,17 @@ def _check_quality(quality: Quality | None, draws: Mapping[str, np.ndarray]) -> 
     if known != wanted:
         raise ResultError(
             f"the noise_share of quality has the parameters and shapes {known}; give those of the draws, {wanted}"
+        )
+
+
+def _check_design(design: Design | None, draws: Mapping[str, np.ndarray]) -> None:
+    if design is None:
+        return
+    known = draws["coefficients"].shape[2:] if "coefficients" in draws else None
+    if known != (len(design.columns),) or ("intercept" in draws) != design.intercept:
+        raise ResultError(
+            f"the formula {design.formula!r} has {len(design.columns)} coefficients and "
+            f"{'an' if design.intercept else 'no'} intercept, which the draws have not; give the draws of that formula"
         )
 
 

@@ -26,12 +26,15 @@ from dpmcmc.results.table import SummaryRows, summary_rows
 __all__ = [
     "COLOURS",
     "Html",
+    "IntervalRow",
     "Picture",
     "code",
     "figure",
     "heading",
     "html_page",
     "html_report",
+    "intervals",
+    "note",
     "paragraph",
     "statement",
     "statement_rows",
@@ -73,6 +76,23 @@ class Picture:
     label: str
     caption: str
     wide: bool = False
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """A quantity, and two intervals for it.
+
+    Parameters
+    ----------
+    name
+        What it is.
+    private, exact
+        Low end, middle and high end: of what was released, and of what only public data may show beside it.
+    """
+
+    name: str
+    private: tuple[float, float, float]
+    exact: tuple[float, float, float]
 
 
 def html_report(
@@ -154,6 +174,71 @@ def figure(picture: Picture) -> Html:
     else:
         raise ResultError(f"content of the picture {picture.name!r} is neither SVG nor PNG; give one of these")
     return Html(f"<figure{kind}>{drawing}\n<figcaption>{html.escape(picture.caption)}</figcaption></figure>")
+
+
+def note(text: str) -> Html:
+    """Return a paragraph that stands out: what is orange on the page, and why it may be there."""
+    return Html(f'<p class="note">{html.escape(text)}</p>')
+
+
+def intervals(rows: Sequence[IntervalRow], *, private: str, exact: str, caption: str) -> Html:
+    """Return pairs of intervals on one axis, drawn with boxes of HTML so that words stay readable on any screen.
+
+    Parameters
+    ----------
+    rows
+        From the top down.
+    private, exact
+        What the two are called in the legend.
+    caption
+        The text below.
+    """
+    values = [0.0, *(value for row in rows for three in (row.private, row.exact) for value in three)]
+    low, high = min(values), max(values)
+    low, high = low - 0.03 * (high - low or 1.0), high + 0.03 * (high - low or 1.0)
+
+    def percent(value: float) -> str:
+        return f"{100.0 * (value - low) / (high - low):.2f}%"
+
+    def bar(kind: str, three: tuple[float, float, float]) -> str:
+        start, middle, end = three
+        width = f"{100.0 * (end - start) / (high - low):.2f}%"
+        return (
+            f'<span class="bar {kind}" style="left: {percent(start)}; width: {width}"></span>'
+            f'<span class="dot {kind}" style="left: {percent(middle)}"></span>'
+        )
+
+    def words(kind: str, three: tuple[float, float, float]) -> str:
+        return f"{kind}: {_short(three[0])} to {_short(three[2])}"
+
+    drawn = "".join(
+        f'<div class="row"><span class="name">{html.escape(row.name)}</span>'
+        f'<span class="track" role="img" style="--zero: {percent(0.0)}" aria-label="'
+        f'{html.escape(words(private, row.private) + "; " + words(exact, row.exact))}">'
+        f"{bar('private', row.private)}{bar('exact', row.exact)}</span></div>"
+        for row in rows
+    )
+    ticks = "".join(
+        f'<span style="left: {percent(value)}">{html.escape(f"{value:g}".replace("-", "−"))}</span>'
+        for value in _ticks(low, high)
+    )
+    legend = "".join(
+        f'<span><i class="{kind}"></i>{html.escape(text)}</span>'
+        for kind, text in (("private", private), ("exact", exact))
+    )
+    return Html(
+        f'<figure><div class="intervals"><div class="legend">{legend}</div>{drawn}'
+        f'<div class="row ticks" aria-hidden="true"><span class="name"></span><span class="track">{ticks}</span></div>'
+        f"</div>\n<figcaption>{html.escape(caption)}</figcaption></figure>"
+    )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return a few round numbers between the ends."""
+    rough = (high - low) / 8.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(times * power for times in (1.0, 2.0, 5.0, 10.0) if times * power >= rough)
+    return [round(place * step, 12) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def summary(table: SummaryRows) -> Html:
@@ -336,6 +421,21 @@ figure svg, figure img { display: block; width: 100%; height: auto; }
 figure.narrow svg, figure.narrow img { max-width: 46rem; margin: 0 auto; }
 figcaption { color: var(--muted); font-size: .92rem; margin-top: .5rem; max-width: 46rem; }
 figure.narrow figcaption { margin-left: auto; margin-right: auto; }
+.intervals .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.5rem; font-size: .92rem; margin-bottom: .75rem; }
+.intervals .legend i { display: inline-block; width: 1.6rem; height: .5rem; border-radius: .25rem; margin-right: .5rem;
+  vertical-align: middle; }
+.intervals .row { display: grid; grid-template-columns: 15rem 1fr; gap: .75rem; align-items: center; }
+.intervals .name { font-size: .92rem; overflow-wrap: anywhere; }
+.intervals .track { position: relative; display: block; height: 2.1rem; border-bottom: 1px solid var(--line);
+  background: linear-gradient(var(--muted), var(--muted)) no-repeat var(--zero, -9rem) 0 / 1px 100%; }
+.intervals .bar { position: absolute; height: .5rem; border-radius: .25rem; min-width: 2px; }
+.intervals .dot { position: absolute; width: 2px; height: .9rem; margin-left: -1px; background: var(--ink); }
+.intervals .private { background-color: var(--private); }
+.intervals .exact { background-color: var(--exact); }
+.intervals .bar.private { top: .4rem; } .intervals .dot.private { top: .2rem; background: var(--ink); }
+.intervals .bar.exact { top: 1.25rem; } .intervals .dot.exact { top: 1.05rem; background: var(--ink); }
+.intervals .ticks .track { height: 1.5rem; border: 0; font-size: .82rem; color: var(--muted); }
+.intervals .ticks .track span { position: absolute; top: .2rem; transform: translateX(-50%); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 th, td { padding: .4rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
@@ -345,12 +445,14 @@ tbody th { font-weight: 500; white-space: nowrap; }
   font-variant-numeric: tabular-nums; }
 .numbers .share { min-width: 10.5rem; background: linear-gradient(var(--private), var(--private)) no-repeat .9rem 50% /
   calc(var(--share) * 5.5rem) .6rem, linear-gradient(var(--line), var(--line)) no-repeat .9rem 50% / 5.5rem .6rem; }
+.numbers thead th { white-space: normal !important; }
 .statement th { color: var(--muted); width: 16rem; }
 pre { background: var(--panel); border-radius: .5rem; padding: 1rem; overflow-x: auto; font-size: .84rem;
   line-height: 1.5; }
 footer { margin-top: 3rem; color: var(--muted); font-size: .85rem; }
-@media (max-width: 40rem) { .statement th { width: 30%; white-space: normal; } }
-@media print { main { padding: 0; } figure, table { break-inside: avoid; } }
+@media (max-width: 40rem) { .intervals .row { grid-template-columns: 1fr; gap: 0; margin-top: .35rem; }
+  .statement th { width: 30%; white-space: normal; } }
+@media print { .intervals * { print-color-adjust: exact; } main { padding: 0; } figure, table { break-inside: avoid; } }
 </style>
 </head>
 <body>

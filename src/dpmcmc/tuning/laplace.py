@@ -55,6 +55,8 @@ FINAL_CURVATURE = 0.08
 FINAL_SEARCH = 0.08
 FINAL_COUNT = 0.01
 FINAL_CHECK = 0.04
+PUBLIC_NOISE = 0.5
+"""Where public bounds of the features leave no more noise than so many posterior sds, no score is weighted down."""
 PARTIAL, WIDEST_PARTIAL, FARTHEST_PARTIAL = 0.2, 0.8, 20.0
 """Columns that fewer than so many n/d records have a part in are kept narrower than so many of their own widths, and
 move by no more than so many of these in a round; see `_moved`."""
@@ -300,14 +302,22 @@ class Search:
         """
         informed = informed or not self.style.linear_size
         rest = self.left()
-        count_price, search_price = FINAL_COUNT * rest, FINAL_SEARCH * rest / (1.6 if informed else 1.0)
-        check_price = FINAL_CHECK * rest if self.style.weighted else 0.0
-        rest -= count_price + search_price + check_price
+        public = self._public_bound(state, (1.0 - FINAL_CURVATURE) * rest)
+        count_price = check_price = 0.0
+        if public is not None:
+            state.belief = None  # what was seen on the way was weighted down, and about another centre
+        else:
+            count_price, search_price = FINAL_COUNT * rest, FINAL_SEARCH * rest / (1.6 if informed else 1.0)
+            check_price = FINAL_CHECK * rest if self.style.weighted else 0.0
+            rest -= count_price + search_price + check_price
         for_scores = (1.0 - FINAL_CURVATURE) * rest
-        bound = self._score_bound(state, search_price, for_scores, tight=informed)
+        if public is None:
+            bound = self._score_bound(state, search_price, for_scores, tight=informed)
         surprises = []
         for share in FINAL_SHARES:
             state.rounds += 1
+            if public is not None:
+                bound = self.norm_bound(state.matrix) or public  # these coordinates are not quite the last ones
             matrix = self._curvature(state, bound, FINAL_CURVATURE * share * rest, on_the_way=False)
             matrix = self._combined(state, matrix)
             score = self.questions.score(
@@ -322,6 +332,11 @@ class Search:
             state.matrix = round_matrix
             self.report()
         settled = converged and surprises[-1] <= self.surprising()
+        if public is not None:
+            state.notes.append(
+                "No score was clipped or weighted down: the public bounds of the features bound them all."
+            )
+            return self._result(state, posterior, settled, 0.0, whitened)
         return self._judged(state, posterior, settled, bound, count_price, check_price, for_scores, whitened)
 
     # -------------------------------------------------------------------------------------------------- parts
@@ -342,6 +357,18 @@ class Search:
         found = self._bound(state, self.style.magnitude, wanted, mu, tight=tight)
         public = self.norm_bound(state.matrix) if self.style.weighted else None
         return found if public is None else min(found, public)
+
+    def _public_bound(self, state: State, for_scores: float) -> float | None:
+        """Return the public bound of the scores, if its noise is low; None if there is none, or weights are better.
+
+        In these coordinates the curvature is about 1, so that the noise of the scores' sum, 2B/√(2μ), is the centre's
+        in posterior sds. Without weights the centre is the posterior's own, whether or not the model holds; weighting
+        down a tenth of the records moves it by about one sd of a real table of 50,000, and by more of a larger one.
+        """
+        bound = self.norm_bound(state.matrix) if self.style.weighted else None
+        if bound is None or 2.0 * bound > PUBLIC_NOISE * math.sqrt(2.0 * for_scores):
+            return None
+        return bound
 
     def _bound(self, state: State, of: Magnitude, wanted: float, mu: float, **more: Any) -> float:
         """Search for a bound, near to the last one in coordinates like these if there is one."""
@@ -480,7 +507,6 @@ class Search:
         for_scores: float,
         whitened: Whitened,
     ) -> Laplace:
-        assert state.belief is not None
         coordinates = self._coordinates(state)
         above, above_sd = self.questions.count(state.theta, coordinates, bound, count_price, self.style.magnitude)
         clipped: float | None = None
@@ -495,6 +521,19 @@ class Search:
         else:
             clipped, clipped_sd = above / self.num_records, above_sd / self.num_records
             shift = 0.25 * max(above, self.questions.wanted(for_scores), 0.0) * bound
+        return self._result(state, posterior, converged, shift, whitened, clipped, clipped_sd)
+
+    def _result(
+        self,
+        state: State,
+        posterior: Array,
+        converged: bool,
+        shift: float,
+        whitened: Whitened,
+        clipped: float | None = None,
+        clipped_sd: float | None = None,
+    ) -> Laplace:
+        assert state.belief is not None
         clipping = shift**2 / self.dimension * posterior
         unknown = np.sqrt(np.diag(state.belief.covariance + clipping) / np.diag(posterior))
         wide = np.sqrt(np.diag(posterior)) > 0.3 * self.prior.sd

@@ -17,6 +17,7 @@ from dpmcmc.models import (
     NegativeBinomialRegression,
     PoissonRegression,
 )
+from dpmcmc.models.units import row_model
 from dpmcmc.queries import (
     Affine,
     AnyRelease,
@@ -87,7 +88,8 @@ class Style(NamedTuple):
 
     @classmethod
     def of(cls, model: Model) -> Style:
-        """Choose for a model, by its exact class: others are differentiated."""
+        """Choose for a model (of rows, or of units of them), by its exact class: others are differentiated."""
+        model = row_model(model)
         families = LinearRegression, LogisticRegression, PoissonRegression, NegativeBinomialRegression
         known = type(model) in families
         # At the mode the information of the first three is the curvature; of the negative binomial it is not.

@@ -12,16 +12,7 @@ import numpy as np
 from jax.extend import core
 from numpy.typing import NDArray
 
-from dpmcmc.curator import integers
-from dpmcmc.curator.integers import (
-    CONTRIBUTION_BITS,
-    add_integers,
-    contribution_unit,
-    integer_of,
-    margin,
-    sum_of_squares,
-    to_whole,
-)
+from dpmcmc.curator.integers import add_integers, integer_of, margin, sum_of_squares, to_whole
 from dpmcmc.curator.kernels.base import TileKernel, arithmetic_of, power_of_two
 from dpmcmc.curator.kernels.unpacked import Unpacked, columns_of, unpack
 from dpmcmc.curator.tiles import Stages, Tile, stored
@@ -126,26 +117,13 @@ class AutodiffKernel(TileKernel):
         over_rows = jax.vmap(self._curvature, in_axes=(None, 0), out_axes=-1)
         return jax.vmap(over_rows, in_axes=(0, None))(theta.astype(self.precision), tile.rows)
 
-    def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
-        """Clip, round, add."""
-        spacing, limit, bits, unit = self._lattice(spacing, bound)
-        vectors = integers.clip_to_lattice(lambda: self.scores(tile, theta), spacing, limit, tile)
-        return [total * unit for total in add_integers(vectors, bits)]
-
-    def _lattice(self, spacing: jax.Array, bound: jax.Array) -> tuple[jax.Array, jax.Array, int, jax.Array]:
-        """Return γ and K of the multiples that a record contributes, bits of K, and how many lattice steps they are."""
-        bits = CONTRIBUTION_BITS[jnp.dtype(self.precision).name]
-        unit = contribution_unit(bound, bits)
-        spacing, limit = (value.astype(self.precision) for value in (spacing * unit, bound / unit))
-        return spacing, limit, bits, unit.astype(jnp.int64)
-
     def gradient_sum_not_private(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
         """Return the same parts, several times as fast, and one more: how many records would have been clipped.
 
         If there are any, the sum is worthless. A caller that then takes the other way lets the running time follow the
         records: for noise-free research runs only.
         """
-        step, limit, bits, unit = self._lattice(spacing, bound)
+        step, limit, bits, unit = self.lattice(spacing, bound)
         per_step = jnp.where(tile.real, 1.0 / step, 0.0)  # padding counts for nothing
         scaled = [score * per_step for score in self.scores(tile, theta)]
         room = limit * (1.0 - margin(len(scaled), self.precision)) - 0.5 * len(scaled) ** 0.5

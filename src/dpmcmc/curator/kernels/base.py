@@ -21,10 +21,14 @@ class TileKernel(ABC):
     ----------
     stores_tiles
         Whether a tile is copied out of the records before it is used.
+    family
+        The class of a regression that is evaluated in closed form; None for all that is differentiated.
     """
 
     stores_tiles: bool
     precision: Any
+    dimension: int
+    family: Any = None
 
     @abstractmethod
     def prepare(self, records: Any) -> dict[str, Any]:
@@ -58,12 +62,21 @@ class TileKernel(ABC):
     def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:
         """Return gradients with respect to theta: d arrays of chains × B."""
 
-    @abstractmethod
     def gradient_sum(self, tile: Tile, theta: jax.Array, spacing: jax.Array, bound: jax.Array) -> Any:
         """Return the sum over the tile of the clipped integer gradients, int64: parts that ``join`` puts together.
 
         Parts are added up one by one: joined too early, the compiler would compute them all again for each.
         """
+        spacing, limit, bits, unit = self.lattice(spacing, bound)
+        vectors = integers.clip_to_lattice(lambda: self.scores(tile, theta), spacing, limit, tile)
+        return [total * unit for total in integers.add_integers(vectors, bits)]
+
+    def lattice(self, spacing: jax.Array, bound: jax.Array) -> tuple[jax.Array, jax.Array, int, jax.Array]:
+        """Return γ and K of the multiples that a record contributes, bits of K, and how many lattice steps they are."""
+        bits = integers.CONTRIBUTION_BITS[jnp.dtype(self.precision).name]
+        unit = integers.contribution_unit(bound, bits)
+        spacing, limit = (value.astype(self.precision) for value in (spacing * unit, bound / unit))
+        return spacing, limit, bits, unit.astype(jnp.int64)
 
     def log_ratios(self, tile: Tile, theta: jax.Array, proposal: jax.Array) -> jax.Array:
         """Return log p(x | proposal) − log p(x | theta), chains × B: both ends in one evaluation."""

@@ -37,7 +37,7 @@ class RegressionKernel(TileKernel):
 
     def __init__(self, model: RegressionModel, records: Any) -> None:
         # Copied, all of it: a model may be changed by whoever holds it, and what was compiled for it must not change.
-        self.family: Any = type(model)
+        self.family = type(model)
         self.intercept, self.num_features, self.num_groups = model.intercept, model.num_features, model.num_groups
         self.linear_size, self.extra_size, self.dimension = model.linear_size, model.extra_size, model.dimension
         self.precision = arithmetic_of(model, records)

@@ -17,6 +17,7 @@ from dpmcmc.curator import integers
 from dpmcmc.curator.kernels.autodiff import AutodiffKernel
 from dpmcmc.curator.kernels.base import TileKernel
 from dpmcmc.curator.kernels.regression import RegressionKernel
+from dpmcmc.curator.kernels.units import UnitKernel
 from dpmcmc.curator.tiles import Tile, stored
 
 
@@ -116,9 +117,14 @@ class View:
         """Return the largest norm that a gradient could have, whatever the outcome: chains × B."""
         raise NotImplementedError
 
+    def weights(self, tile: Tile, theta: jax.Array, weight_bound: jax.Array) -> jax.Array:
+        """min(1, c/score bound), chains × 1 × B."""
+        bounds = self.score_bounds(tile, theta)[:, None]
+        return jnp.where(bounds > weight_bound, weight_bound / bounds, 1.0)
+
     def weighted_scores(self, tile: Tile, theta: jax.Array, weight_bound: jax.Array) -> jax.Array:
         """Return gradients that are never longer than the bound."""
-        raise NotImplementedError
+        return self.weights(tile, theta, weight_bound) * self.scores(tile, theta)
 
     def information_roots(
         self, tile: Tile, theta: jax.Array, majorise: jax.Array, weight_bound: jax.Array | None
@@ -189,14 +195,6 @@ class RegressionView(View):
         bounds = self._kernel.sure(tile, theta).astype(jnp.float64) * length
         return jnp.where(jnp.isfinite(residual[:, 0]), bounds, jnp.nan)
 
-    def _weights(self, tile: Tile, theta: jax.Array, weight_bound: jax.Array) -> jax.Array:
-        bounds = self.score_bounds(tile, theta)[:, None]
-        return jnp.where(bounds > weight_bound, weight_bound / bounds, 1.0)
-
-    def weighted_scores(self, tile: Tile, theta: jax.Array, weight_bound: jax.Array) -> jax.Array:
-        """min(1, c/(max(p, 1 − p)·‖Cᵀw‖))·score."""
-        return self._weights(tile, theta, weight_bound) * self.scores(tile, theta)
-
     def information_roots(
         self, tile: Tile, theta: jax.Array, majorise: jax.Array, weight_bound: jax.Array | None
     ) -> jax.Array:
@@ -207,12 +205,52 @@ class RegressionView(View):
         if not self._kernel.family.quadratic:
             value = jnp.maximum(value, majorise * jnp.abs(residual))
         if weight_bound is not None:
-            value = value * self._weights(tile, theta, weight_bound)
+            value = value * self.weights(tile, theta, weight_bound)
         roots = jnp.sqrt(value) * columns
         if direction is None:
             return roots
         extra = jnp.maximum(extra, majorise * jnp.abs(extra_score))
         return jnp.concatenate([roots, jnp.sqrt(extra) * direction[:, None]], axis=1)
+
+
+class UnitView(View):
+    """Units of several rows: what the view of the rows says, added up by unit."""
+
+    _kernel: UnitKernel
+
+    def __init__(self, kernel: UnitKernel, matrix: jax.Array | None) -> None:
+        super().__init__(kernel, matrix)
+        self._rows = view_of(kernel.of_rows, matrix)
+
+    def scores(self, tile: Tile, theta: jax.Array) -> jax.Array:
+        """Σ_j of the rows."""
+        return self._kernel.add_up(tile, self._rows.scores(tile.by_row, theta))
+
+    def curvatures(self, tile: Tile, theta: jax.Array) -> jax.Array:
+        """Σ_j of the rows."""
+        return self._kernel.add_up(tile, self._rows.curvatures(tile.by_row, theta))
+
+    def score_bounds(self, tile: Tile, theta: jax.Array) -> jax.Array:
+        """Σ_j of the rows: no outcomes give a longer gradient."""
+        return self._kernel.add_up(tile, self._rows.score_bounds(tile.by_row, theta))
+
+    def information_roots(
+        self, tile: Tile, theta: jax.Array, majorise: jax.Array, weight_bound: jax.Array | None
+    ) -> jax.Array:
+        """Return the vectors of all rows, one behind the other; 0 for rows that are not there."""
+        size = theta.shape[-1]
+        roots = self._kernel.by_unit(tile, self._rows.information_roots(tile.by_row, theta, majorise, None))
+        chains, numbers, slots, units = roots.shape
+        vectors = jnp.moveaxis(roots.reshape(chains, numbers // size, size, slots, units), 2, 3)
+        joined = vectors.reshape(chains, numbers * slots, units)
+        return joined if weight_bound is None else jnp.sqrt(self.weights(tile, theta, weight_bound)) * joined
+
+
+def view_of(kernel: TileKernel, matrix: Any = None) -> View:
+    """Return what a query is handed, in coordinates if there is a matrix C."""
+    if isinstance(kernel, UnitKernel):
+        return UnitView(kernel, matrix)
+    return RegressionView(kernel, matrix) if isinstance(kernel, RegressionKernel) else View(kernel, matrix)
 
 
 def norms_of(vectors: jax.Array) -> jax.Array:

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import dpmcmc
-from dpmcmc import cli, demo, output
+from dpmcmc import cli, output
+from dpmcmc.demo import banana as demo
 from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import PRIVATE_MODE, SEEDED_MODE
@@ -158,7 +159,7 @@ def test_command_writes_the_files_and_says_what_was_spent(sample_stub, tmp_path)
 
 
 def test_a_seeded_run_says_so_everywhere(sample_stub, tmp_path):
-    arguments = ["demo", "--num-records", "2000", "--epsilon", "15", "--seed", "3", "--out", str(tmp_path)]
+    arguments = ["demo", "banana", "--num-records", "2000", "--epsilon", "15", "--seed", "3", "--out", str(tmp_path)]
     result = CliRunner().invoke(cli.app, arguments)
     assert "NOT PRIVATE" in result.stdout
     text = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -172,7 +173,7 @@ def test_a_seeded_run_says_so_everywhere(sample_stub, tmp_path):
 
 def test_json_report(sample_stub, tmp_path):
     result = CliRunner().invoke(
-        cli.app, ["demo", "--num-records", "2000", "--epsilon", "15", "--json", "--out", str(tmp_path)]
+        cli.app, ["demo", "banana", "--num-records", "2000", "--epsilon", "15", "--json", "--out", str(tmp_path)]
     )
     report = json.loads(result.stdout)
     assert {path.rsplit("/")[-1] for path in report["files"]} == FILES
@@ -260,7 +261,7 @@ def test_full_disk_is_a_plain_error(sample_stub, tmp_path, monkeypatch):
 
 
 def test_a_real_run_from_end_to_end(tmp_path):
-    arguments = ["demo", "--num-records", "2000", "--epsilon", "8", "--json", "--out", str(tmp_path)]
+    arguments = ["demo", "banana", "--num-records", "2000", "--epsilon", "8", "--json", "--out", str(tmp_path)]
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
@@ -280,7 +281,7 @@ def test_warnings_are_shown_on_the_page_in_the_terminal_and_in_json(sample_stub,
     """The stub's 4 × 10 draws are too few."""
     posterior = demo.run(small(), progress=False).paper.posterior
     assert any("independent ones" in text for text in posterior.warnings)
-    arguments = ["demo", "--num-records", "2000", "--epsilon", "15", "--out", str(tmp_path)]
+    arguments = ["demo", "banana", "--num-records", "2000", "--epsilon", "15", "--out", str(tmp_path)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # shown once, not by Python again
         shown = " ".join(CliRunner().invoke(cli.app, arguments).stdout.split())

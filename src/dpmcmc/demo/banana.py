@@ -1,4 +1,4 @@
-"""The demonstration: the default sampler and the paper's DP-HMC on its banana model, and one page that shows both.
+"""`dpmcmc demo banana`: the default sampler and the paper's DP-HMC on its banana model, and one page that shows both.
 
 Each run has a budget of its own, so that the page is no single release. It uses the package's public interface only.
 The records are synthetic, which is the only reason why it may also show the exact posterior; nothing here is meant for
@@ -21,7 +21,7 @@ from scipy.special import ndtri
 
 import dpmcmc
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, ResultError
-from dpmcmc.output import PICTURE_STYLE, OutputError, replace_file
+from dpmcmc.output import PICTURE_STYLE, WriteError, replace_file
 from dpmcmc.presets import paper_settings
 from dpmcmc.results import report as parts
 from dpmcmc.results.table import SummaryRows
@@ -38,7 +38,8 @@ except ImportError:
 DEFAULT_EPSILON = 4.0
 """Of each of the two runs."""
 
-_PAPER_NUM_RECORDS = 100_000
+DEFAULT_NUM_RECORDS = 100_000
+"""The paper's."""
 _NUM_CHAINS = 4
 _MIN_STEPS = 4
 _NUM_EXACT_DRAWS = 100_000
@@ -72,7 +73,7 @@ class Settings:
     """
 
     epsilon: float = DEFAULT_EPSILON
-    num_records: int = _PAPER_NUM_RECORDS
+    num_records: int = DEFAULT_NUM_RECORDS
     seed: int | None = None
 
     @property
@@ -84,7 +85,7 @@ class Settings:
     def sampler_arguments(self) -> dict[str, Any]:
         """The paper's settings of DP-HMC; for another n the step follows the posterior's width, 1/√n."""
         arguments = paper_settings("paper-banana", "dp-hmc", self.num_records)
-        arguments["step_size"] *= math.sqrt(_PAPER_NUM_RECORDS / self.num_records)
+        arguments["step_size"] *= math.sqrt(DEFAULT_NUM_RECORDS / self.num_records)
         return arguments
 
     @property
@@ -387,7 +388,7 @@ def write(outcome: Outcome, folder: Path) -> dict[Path, str]:
         replace_file(picture, _as_png(posterior_figure(outcome)))
         replace_file(web_page, page(outcome).encode())
     except OSError as error:
-        raise OutputError(
+        raise WriteError(
             f"cannot write into {str(folder)!r} ({error.strerror}); make room or choose another --out"
         ) from None
     return files
@@ -623,5 +624,5 @@ def page(outcome: Outcome) -> str:
         lead=f"The default sampler, and beside it DP-HMC, on the banana model of Räisä, Koskela and Honkela: "
         f"{privacy.num_records:,} synthetic records, ε = {privacy.epsilon:g} and δ = {privacy.delta:g} for each. The "
         "samplers never saw a record, only noisy sums. The numbers below are the default sampler's.",
-        footer=f"Made by dpmcmc demo in {outcome.auto.seconds + outcome.paper.seconds:.0f} s of sampling.",
+        footer=f"Made by dpmcmc demo banana in {outcome.auto.seconds + outcome.paper.seconds:.0f} s of sampling.",
     )
