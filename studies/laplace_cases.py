@@ -269,14 +269,14 @@ def case_names(group: str | None = None) -> list[str]:
 def _adult_case(name: str) -> Case:
     features = adult_features() if name == "adult" else adult_features_coarse()
     model = models.LogisticRegression(list(features))
-    outcome = np.asarray(dpmcmc.data.adult()["income"].to_numpy(zero_copy_only=False), np.float64)
+    outcome = np.asarray(dpmcmc.data.adult_arrow()["income"].to_numpy(zero_copy_only=False), np.float64)
     data = {"X": np.column_stack(list(features.values())), "y": outcome}
     return Case(name, "adult", model, data, None, np.zeros(model.dimension))
 
 
 def _adult_columns() -> tuple[Callable[[str], Array], Callable[..., Array]]:
     """Return how to get a column of numbers of the Adult data, and a column of 0 and 1: one of these words or not."""
-    table = dpmcmc.data.adult()
+    table = dpmcmc.data.adult_arrow()
 
     def number(column: str) -> Array:
         return np.asarray(table[column].to_numpy(), np.float64)

@@ -36,6 +36,26 @@ _FIELD_KEYS = {"title", "description", "example", "examples", "rdfType", "format
 _CONSTRAINT_KEYS = {"required", "unique", "minLength", "maxLength", "pattern"}
 _SCHEMA_KEYS = {"$schema", "name", "title", "description", "fieldsMatch", "primaryKey", "uniqueKeys", "foreignKeys"}
 
+_HOW_TO_FILL_IN = """\
+# Fill in every null from what is known without looking at the data: a questionnaire, a law, common knowledge. What is
+# taken from the data (their smallest value, the levels that occur) is itself a secret. Delete fields that are not used;
+# their columns are then never read.
+#
+# A rule for values that are missing, malformed or unknown levels may stand in each field:
+#     dpmcmc: {missing: midpoint}     of numbers and booleans
+#     dpmcmc: {missing: own level}    of fields with enum
+# Without one such a record counts as nothing.
+#
+# If a person may have several rows, say in a line at the end which column tells persons apart (it needs no enum) and
+# how many rows of a person are used at most:
+# dpmcmc: {unit: person_id, max_rows: 8}"""
+_BLANKS = {
+    None: "number, integer, boolean or string; then a line `constraints: …`: {minimum: 0, maximum: 9}, {enum: [a, b]}",
+    "number": "for example {minimum: 0, maximum: 100}; what is outside is clamped",
+    "integer": "for example {minimum: 0, maximum: 100}, or {enum: [1, 2, 3]} for codes",
+    "string": "for example {enum: [low, high]}: all levels that are possible",
+}
+
 
 @dataclass(frozen=True)
 class Field:
@@ -512,13 +532,16 @@ class Schema:
                 f"the table has no column {_quoted(missing)}, which the schema names; it has {_quoted(found)}. Mend "
                 "the name, or take the field out of the schema"
             )
+        problems = []
         for name in names:
-            if found.count(name) > 1:
-                raise SchemaError(f"the table has {found.count(name)} columns called {name!r}; rename all but one")
             column = opened.columns[found.index(name)]
             problem = column.problem or (None if name == self.unit else _misfit(self[name], column))
+            if found.count(name) > 1:
+                problem = f"is there {found.count(name)} times; rename all but one"
             if problem:
-                raise SchemaError(f"column {name!r} {problem}")
+                problems.append(f"column {name!r} {problem}")
+        if problems:
+            raise SchemaError(". ".join(problems))
         return opened
 
     def clean(self, source: Any, names: Sequence[str] | None = None) -> dict[str, NDArray[np.float64]]:
@@ -576,9 +599,19 @@ class Schema:
         except (OSError, ValueError) as error:
             reason = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
             raise SchemaError(f"schema = {str(path)!r} {reason}; give the name of a YAML or JSON file") from None
-        descriptor = _parsed(path, text)
+        where = f"schema = {str(path)!r}"
+        return cls._from_text(text, where, is_json=path.suffix.lower() == ".json")
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Schema:
+        """Make a schema from a text in YAML, as :meth:`to_yaml` writes it."""
+        return cls._from_text(text, "the schema", is_json=False)
+
+    @classmethod
+    def _from_text(cls, text: str, where: str, *, is_json: bool) -> Schema:
+        descriptor = _parsed_json(text, where) if is_json else _parsed_yaml(text, where)
         if not isinstance(descriptor, Mapping):
-            raise SchemaError(f"schema = {str(path)!r} holds no mapping; it has to begin with `fields:`")
+            raise SchemaError(f"{where} holds no mapping; it has to begin with `fields:`")
         return cls.from_dict(descriptor)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -592,10 +625,31 @@ class Schema:
             raise SchemaError(f"path = {str(path)!r} cannot be written ({error.strerror}); choose another") from None
 
     def to_yaml(self) -> str:
-        """Return the schema as YAML."""
-        import yaml
+        """Return the schema as YAML; blanks are null, with a comment on how to fill them in."""
+        descriptor = self.to_dict()
+        lines = [_HOW_TO_FILL_IN] if self.blanks() else []
+        lines.append("fields:")
+        for field in descriptor.pop("fields"):
+            first, *others = (f"{key}: {_flow(value)}{_comment(key, value, field)}" for key, value in field.items())
+            lines += ["  - " + first, *("    " + line for line in others)]
+        return "\n".join([*lines, *(f"{key}: {_flow(value)}" for key, value in descriptor.items()), ""])
 
-        return str(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, default_flow_style=None))
+
+def _flow(value: Any) -> str:
+    """One value in YAML, in one line."""
+    import yaml
+
+    return str(yaml.safe_dump([value], sort_keys=False, allow_unicode=True, default_flow_style=True, width=math.inf))[
+        1:-2
+    ]
+
+
+def _comment(key: str, value: Any, field: Mapping[str, Any]) -> str:
+    """How to fill in a blank."""
+    if key == "type" and value is None:
+        return "  # " + _BLANKS[None]
+    blank = key == "constraints" and None in value.values()
+    return "  # " + _BLANKS[field["type"]] if blank else ""
 
 
 def _numbers(raw: NDArray[Any]) -> NDArray[np.float64]:
@@ -648,20 +702,22 @@ def _refuse_unknown(where: str, given: Mapping[str, Any], known: set[str], read_
             )
 
 
-def _parsed(path: Path, text: str) -> Any:
-    if path.suffix.lower() == ".json":
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise SchemaError(f"schema = {str(path)!r} is not JSON ({error}); mend it there") from None
+def _parsed_json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SchemaError(f"{where} is not JSON ({error}); mend it there") from None
+
+
+def _parsed_yaml(text: str, where: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
+        return yaml.safe_load(text)  # which runs no code
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f" (line {mark.line + 1}: {getattr(error, 'problem', '')})"
-        raise SchemaError(f"schema = {str(path)!r} is not plain YAML{where}; mend it there") from None
+        line = "" if mark is None else f" (line {mark.line + 1}: {getattr(error, 'problem', '')})"
+        raise SchemaError(f"{where} is not plain YAML{line}; mend it there") from None
 
 
 def _quoted(names: Any) -> str:

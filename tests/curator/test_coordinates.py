@@ -12,7 +12,6 @@ import pytest
 import dpmcmc
 from dpmcmc import Budget, Curator, models
 from dpmcmc.curator import NoNoiseNotPrivate, passes
-from dpmcmc.data import ParquetRecords
 from dpmcmc.errors import QueryError
 from dpmcmc.queries import (
     Affine,
@@ -39,6 +38,7 @@ from tests.curator.cases import (
     replace_records,
     skewed,
 )
+from tests.streams import stream_of
 
 NUM_RECORDS = 603
 CHAINS = 2
@@ -460,7 +460,7 @@ def test_streamed_records_give_the_same_bits(tmp_path):
     records = LOGISTIC.good_records(NUM_RECORDS)
     columns = {f"x{j}": records["X"][:, j] for j in range(3)} | {"y": records["y"]}
     parquet.write_table(pyarrow.table(columns), tmp_path / "records.parquet", row_group_size=100)
-    stream = ParquetRecords(tmp_path / "records.parquet", {"X": ["x0", "x1", "x2"], "y": "y"})
+    stream = stream_of(tmp_path / "records.parquet", {"X": ["x0", "x1", "x2"], "y": "y"})
     coordinates = skewed(4)
     in_memory = in_z(LOGISTIC, noise_free(LOGISTIC, records), coordinates)
     streamed = in_z(LOGISTIC, Curator(LOGISTIC.model, stream, noise=NoNoiseNotPrivate()), coordinates)

@@ -15,6 +15,7 @@ from dpmcmc.curator import Curator, NoNoiseNotPrivate
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.errors import DataError, DPMCMCWarning, QueryError
 from dpmcmc.queries import Gradient, PaidDraws
+from tests.streams import stream_of
 
 pyarrow = pytest.importorskip("pyarrow")
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,7 @@ def write(path, records, row_group_size=3_000):
 
     columns = {name: records["X"][:, j] for j, name in enumerate(NAMES)} | {"y": records["y"]}
     pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=row_group_size)
-    return dpmcmc.data.ParquetRecords(path, {"X": NAMES, "y": "y"}, dtype=str(records["X"].dtype))
+    return stream_of(path, {"X": NAMES, "y": "y"}, dtype=str(records["X"].dtype))
 
 
 SAMPLERS = {
@@ -168,36 +169,6 @@ def test_a_file_that_changes_meanwhile_costs_no_paid_draws(tmp_path, monkeypatch
     assert "Johannes" not in captured.out + captured.err
 
 
-@pytest.mark.parametrize(
-    ("columns", "options", "message"),
-    [
-        (["a", "nothing"], {}, "nothing"),
-        (["a", "day"], {}, "day"),
-        ([], {}, "columns"),
-        ("a", {}, "columns"),
-        (["a"], {"dtype": "int8"}, "int8"),
-    ],
-)
-def test_bad_columns_are_named(tmp_path, columns, options, message):
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(
-        pyarrow.table({"a": [1.0, 2.0], "day": np.array(["2020-01-01"] * 2, "datetime64[D]")}),
-        tmp_path / "small.parquet",
-    )
-    with pytest.raises(DataError, match=message):
-        dpmcmc.data.ParquetRecords(tmp_path / "small.parquet", columns, **options)
-
-
-def test_bad_files_are_named(tmp_path):
-    with pytest.raises(DataError, match="not a file"):
-        dpmcmc.data.ParquetRecords(tmp_path / "none.parquet", ["a"])
-    (tmp_path / "text.parquet").write_text("secret 42")
-    with pytest.raises(DataError, match="Parquet") as caught:
-        dpmcmc.data.ParquetRecords(tmp_path / "text.parquet", ["a"])
-    assert "42" not in str(caught.value)
-
-
 def test_bad_devices_are_refused():
     for devices in (0, 99, [], "two", 1.5, True):
         with pytest.raises(QueryError, match="devices"):
@@ -218,8 +189,8 @@ def test_twenty_million_rows_stay_below_two_gigabytes(tmp_path):
             columns.append((columns[0] > 0).astype(np.float32))
             writer.write_table(pyarrow.table(columns, schema=schema), row_group_size=250_000)
     script = (
-        "import json, numpy as np, dpmcmc; "
-        f"data = dpmcmc.data.ParquetRecords({str(path)!r}, {{'X': {NAMES}, 'y': 'y'}}); "
+        "import json, numpy as np, dpmcmc; from tests.streams import stream_of; "
+        f"data = stream_of({str(path)!r}, {{'X': {NAMES}, 'y': 'y'}}); "
         "sampler = dpmcmc.DPHMC(1e-4, 2, 3.0, 3.0, ratio_noise_multiplier=30.0, gradient_noise_multiplier=30.0); "
         "p = dpmcmc.sample(dpmcmc.models.LogisticRegression(3), data, sampler=sampler, epsilon=4.0, delta=1e-8, "
         "num_steps=2, init=np.zeros((4, 4)), progress=False); "

@@ -18,6 +18,7 @@ from dpmcmc.samplers.surrogate_hmc import Proposal, accept
 from dpmcmc.surrogate import Form, Surrogate
 from tests.inference.test_sampling import count_compilations
 from tests.inference.test_scale import as_text, in_a_process
+from tests.streams import stream_of
 
 COVARIANCE = np.array([[1.0, 0.3], [0.3, 0.5]])
 MODEL = dpmcmc.models.GaussianMean(COVARIANCE, prior_scale=2.0)
@@ -315,7 +316,7 @@ def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch):
     for name, records in (("same", DATA), ("other", other)):
         path = tmp_path / f"{name}.parquet"
         parquet.write_table(pyarrow.table({"a": records[:, 0], "b": records[:, 1]}), path, row_group_size=3000)
-        draws.append(few_draws(dpmcmc.data.ParquetRecords(path, ["a", "b"])))
+        draws.append(few_draws(stream_of(path, ["a", "b"])))
     assert np.array_equal(draws[0], few_draws())
     assert not np.array_equal(draws[0], draws[1])
 

@@ -1,6 +1,6 @@
-"""The command line: what a budget means (`account`), what it buys (`plan`), and a private run to look at (`demo`).
+"""The command line: what a table is (`schema`), what a budget means (`account`), what it buys (`plan`), and `demo`.
 
-It uses the package's public interface only and reads no data. Each command has a file of its own here. Heavy modules
+It uses the package's public interface only. Each command has a file of its own here. Heavy modules
 are imported inside the commands, so that help texts come at once; every error is one line on stderr, never a traceback.
 """
 
@@ -13,7 +13,7 @@ try:
     import typer
     from typer.core import TyperGroup
 
-    from dpmcmc.cli import account, demo, plan
+    from dpmcmc.cli import account, demo, plan, schema
     from dpmcmc.cli.shared import UsageError
 except KeyboardInterrupt:  # Ctrl-C may well come before there is a command line to handle it
     print(_NOTHING_SPENT, file=sys.stderr)
@@ -44,7 +44,7 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command: 2 for usage errors, 1 for other errors of this package, 130 when interrupted."""
+        """Run the command: 2 for bad input, 1 for other errors of this package, 130 when interrupted."""
         try:
             return super().invoke(ctx)
         except UsageError as error:
@@ -54,11 +54,11 @@ class _Commands(TyperGroup):
             unknown = "Interrupted; no result was written."
             _stop_interrupted(str(interrupt) or (unknown if ctx.invoked_subcommand == "demo" else _NOTHING_SPENT))
         except Exception as error:
-            from dpmcmc.errors import DPMCMCError, QueryError
+            from dpmcmc.errors import DataError, DPMCMCError, QueryError, SchemaError
 
             if not isinstance(error, DPMCMCError):
                 raise
-            _stop(str(error), 2 if isinstance(error, QueryError) else 1)
+            _stop(str(error), 2 if isinstance(error, QueryError | DataError | SchemaError) else 1)
 
 
 app = typer.Typer(
@@ -69,6 +69,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(schema.commands)
 app.command(epilog=account.EXAMPLES)(account.account)
 app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.command(epilog=demo.EXAMPLES)(demo.demo)

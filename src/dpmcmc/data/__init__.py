@@ -1,9 +1,8 @@
-"""Where records come from: tables in memory, and Parquet files that are larger than it. Opened first, once."""
+"""Where records come from: arrays and tables in memory, files, and files that are larger than memory. Opened once."""
 
-from dpmcmc.data.adult import adult
-from dpmcmc.data.parquet import ParquetRecords
+from dpmcmc.data.adult import adult, adult_arrow
 from dpmcmc.data.source import Source, Stream, open_source
 from dpmcmc.data.table import Table
 from dpmcmc.data.units import UnitRecords, Units
 
-__all__ = ["ParquetRecords", "Source", "Stream", "Table", "UnitRecords", "Units", "adult", "open_source"]
+__all__ = ["Source", "Stream", "Table", "UnitRecords", "Units", "adult", "adult_arrow", "open_source"]

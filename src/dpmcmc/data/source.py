@@ -13,7 +13,7 @@ from dpmcmc.errors import DataError
 
 @runtime_checkable
 class Stream(Protocol):
-    """Records that are read again for every question, a chunk at a time: see :class:`dpmcmc.data.ParquetRecords`."""
+    """Records that are read again for every question, a chunk at a time, as those of a streamed :class:`Table`."""
 
     num_records: int
 

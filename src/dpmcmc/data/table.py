@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcmc.data.units import Units
 from dpmcmc.entries import identity_of, plain
 from dpmcmc.errors import DataError, SchemaError
 from dpmcmc.schema import Schema
 from dpmcmc.sources import Entries, ParquetFile, Source, code_entries, num_entries
-
-if TYPE_CHECKING:
-    from dpmcmc.data.units import Units
 
 __all__ = ["Clean", "Table", "TableStream"]
 
@@ -181,8 +179,6 @@ class Table:
         """Return which rows belong to which unit, or None if one row is one person."""
         if self._identities is None or self.schema.max_rows is None:
             return None
-        from dpmcmc.data.units import Units
-
         return Units.of(self._identities, self.schema.max_rows)
 
     def coded(self, clean: Clean) -> Clean:
@@ -196,7 +192,7 @@ class Table:
         return (column - field.center) / field.scale
 
     def records(self) -> Clean | TableStream:
-        """Return coded columns for a model of the user's own, or a stream of them. Secret."""
+        """Return coded columns for a model of the user's own, row by row, or a stream of them. Secret."""
         if self.streamed:
             return TableStream(self, self.columns, self.coded)
         return self.coded(self.clean())
@@ -224,7 +220,8 @@ class TableStream:
 
     def chunks(self, rows: int) -> Iterator[Any]:
         """Yield all records in order, ``rows`` at a time; the last chunk may be shorter."""
-        return map(self._build, self._table.clean_chunks(self._names, rows))
+        for clean in self._table.clean_chunks(self._names, rows):
+            yield self._build(clean)
 
 
 def _as_schema(schema: Any) -> Schema:

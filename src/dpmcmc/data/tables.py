@@ -225,8 +225,8 @@ def _why_not(column: Any) -> str | None:
         return "is a masked array and cannot be used as it is; give column.astype(float).filled(numpy.nan)"
     if isinstance(column, str | bytes | os.PathLike):
         return (
-            f"is of type {name}, which is not data; read the file first, for example with pandas.read_csv, or give a "
-            "dpmcmc.data.ParquetRecords"
+            f"is of type {name}, which is not data; give dpmcmc.Table(file, schema), or read the file first, for "
+            "example with pandas.read_csv"
         )
     if isinstance(column, set | frozenset):
         return f"is a {name}, which has no order and no repeated values; give an array with one entry per record"

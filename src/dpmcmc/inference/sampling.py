@@ -66,7 +66,7 @@ def sample(
     model
         A :class:`dpmcmc.Model`.
     data
-        The records, one row per person; or a :class:`dpmcmc.data.ParquetRecords`, for a file larger than memory. If
+        The records, one row per person; or a :class:`dpmcmc.Table`, which may be a file larger than memory. If
         the whole table is float32, so is the arithmetic (see the page on speed and scale in the docs).
     sampler
         ``"auto"``, the default, needs no settings. It looks at the posterior, privately and within the budget, and

@@ -104,18 +104,19 @@ class Frame:
 
     def read(self, names: Sequence[str]) -> dict[str, Entries]:
         """Read the entries of some columns."""
-        return {name: entries_of(name, self._frame[name]) for name in names}
+        entries = {name: entries_of(self._frame[name]) for name in names}
+        for name, column in entries.items():
+            if column is None:
+                raise DataError(f"column {name!r} cannot be read entry by entry; convert it with .astype(object)")
+        return entries
 
 
 class Columns:
     """A dict of columns: arrays, lists, or series of pandas, Polars or PyArrow."""
 
     def __init__(self, columns: Mapping[Any, Any]) -> None:
-        self._entries = {name: entries_of(name, column) for name, column in columns.items() if isinstance(name, str)}
-        self.columns = [
-            column_of(name, entries.dtype) if isinstance(entries, np.ndarray) else _arrow_column(name, entries.type)
-            for name, entries in self._entries.items()
-        ]
+        self._entries = {name: entries_of(column) for name, column in columns.items() if isinstance(name, str)}
+        self.columns = [_described(name, entries, columns[name]) for name, entries in self._entries.items()]
 
     def read(self, names: Sequence[str]) -> dict[str, Entries]:
         """Return the entries of some columns."""
@@ -136,17 +137,19 @@ def column_of(name: str, dtype: Any) -> Column:
     return Column(name, _NUMPY_TYPES.get(kind))
 
 
-def entries_of(name: str, column: Any) -> Entries:
-    """Take one column as a NumPy array of its own or a pyarrow.ChunkedArray, whatever its values."""
+def entries_of(column: Any) -> Entries | None:
+    """Take one column as a NumPy array or a pyarrow.ChunkedArray, whatever its values; None if it is none."""
     entries = None
     with contextlib.suppress(Exception):  # foreign conversions may quote values
         entries = _entries(column)
-    if entries is None or (isinstance(entries, np.ndarray) and entries.ndim != 1):
-        raise DataError(
-            f"column {name!r} is of type {type(column).__name__}, which is no column with one entry per row; give an "
-            "array in one dimension or a list"
-        )
-    return entries
+    return None if isinstance(entries, np.ndarray) and entries.ndim != 1 else entries
+
+
+def _described(name: str, entries: Entries | None, column: Any) -> Column:
+    if entries is None:
+        of_type = f"is of type {type(column).__name__}, which is no column with one entry per row"
+        return Column(name, None, problem=f"{of_type}; give an array in one dimension or a list")
+    return column_of(name, entries.dtype) if isinstance(entries, np.ndarray) else _arrow_column(name, entries.type)
 
 
 def _entries(column: Any) -> Entries:
