@@ -37,11 +37,11 @@ FAMILIES = {
 }
 SURROGATE = Surrogate(Form(2, 2, 2), np.zeros(2), 0.05 * np.eye(2), np.eye(2, 6, 1))
 SAMPLERS = {
-    "DPHMC": dpmcmc.DPHMC(0.01, 3, 1.0, 1.0, 1.0, 1.0),
-    "DPPenalty": dpmcmc.DPPenalty(0.02, 1.0, 1.0),
+    "DPHMC": dpmcmc.DPHMC(0.01, 3, 1.0, 1.0, 100.0, 100.0),
+    "DPPenalty": dpmcmc.DPPenalty(0.02, 1.0, 100.0),
     "DPSGLD": dpmcmc.DPSGLD(100, 1.0, 1e-5),
     "DPSGNHT": dpmcmc.DPSGNHT(100, 1.0, 1e-3, 10.0),
-    "SurrogateHMC": dpmcmc.SurrogateHMC(SURROGATE, 10.0),
+    "SurrogateHMC": dpmcmc.SurrogateHMC(SURROGATE, 2.0),
     "DPLaplace": dpmcmc.DPLaplace(),
     "auto": "auto",
     "HMC": dpmcmc.HMC(0.01, 3),

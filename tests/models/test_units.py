@@ -7,7 +7,7 @@ import pytest
 from dpmcmc.data import Units
 from dpmcmc.errors import DataError, ModelError, QueryError
 from dpmcmc.models import Banana, LinearRegression, LogisticRegression, UnitModel
-from dpmcmc.models.units import row_model, unit_of_privacy
+from dpmcmc.models.units import open_units, row_model, unit_of_privacy
 
 IDS = np.array(["a", "b", "a", "c", "a"])
 ROWS = {"X": np.arange(10.0).reshape(5, 2), "y": np.array([0, 1, 1, 0, 1])}
@@ -74,3 +74,12 @@ def test_who_is_protected_in_words():
     named = UnitModel(Banana(), 8, "person_id")
     assert unit_of_privacy(named) == "all rows of one 'person_id', of which at most 8 are used"
     assert unit_of_privacy(UnitModel(Banana(), 8)) == "all rows of one unit, of which at most 8 are used"
+
+
+def test_several_processes_could_each_hold_a_part_of_one_unit(monkeypatch):
+    stacked = Units.of(IDS, 2).stack(ROWS)
+    assert open_units(UnitModel(LogisticRegression(2), 2), stacked)[1] is stacked
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(DataError, match="2 processes"):
+        open_units(UnitModel(LogisticRegression(2), 2), stacked)
+    open_units(UnitModel(LogisticRegression(2), 1), ROWS)
