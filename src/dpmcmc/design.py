@@ -421,6 +421,10 @@ class Design:
         """Return the design that :meth:`to_dict` wrote."""
         return cls(entries["formula"], Schema.from_dict(entries["schema"]), entries["family"], entries["groups"])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let processes hand it on, by the formula."""
+        return Design.from_dict, (self.to_dict(),)
+
     # ------------------------------------------------------------------------------------------------------ parts
 
     def _name(self, pieces: tuple[_Piece, ...]) -> str:
@@ -485,9 +489,9 @@ class Design:
             return f"it is a category; give a number, or use family='logistic' for {len(response.names)} levels"
         if len(response.names) > 1:
             return "it has several columns; give one number"
+        if field is not None and field.kind == "boolean":
+            return "it is a boolean; use family='logistic'"
         if self.family == "linear":
-            if field is not None and field.kind == "boolean":
-                return "it is a boolean; use family='logistic'"
             return None
         if not self._only_whole(response):
             return "it is not an integer; counts are: change its type in the schema, or use family='linear'"

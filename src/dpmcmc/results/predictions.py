@@ -103,7 +103,7 @@ def predict_by_design(
         features = design.matrix(clean)
     else:
         clean, features = {}, np.empty((_number_of(rows), 0))
-    flat = {name: np.asarray(value, np.float64).reshape(-1, *value.shape[2:]) for name, value in draws.items()}
+    flat = _flat(draws)
     # A row at a time would do too: no row's prediction depends on another row.
     eta = flat["coefficients"] @ features.T
     if "intercept" in flat:
@@ -133,7 +133,7 @@ def predict_by_function(
     _check_level(level)
     given = _arrays(rows) if schema is None else _coded(rows, schema)
     number = len(next(iter(given.values())) if isinstance(given, dict) else given)
-    flat = {name: np.asarray(value).reshape(-1, *value.shape[2:]) for name, value in draws.items()}
+    flat = _flat(draws)
     num_draws = len(next(iter(flat.values())))
     has_outcome = False
 
@@ -162,6 +162,14 @@ def predict_by_function(
         "what the model's predict gives",
         privacy,
     )
+
+
+def _flat(draws: Mapping[str, np.ndarray]) -> dict[str, Array]:
+    """Put the chains one after the other."""
+    return {
+        name: np.asarray(value, np.float64).reshape(value.shape[0] * value.shape[1], *value.shape[2:])
+        for name, value in draws.items()
+    }
 
 
 def _coded(rows: Any, schema: Schema) -> dict[str, Array]:

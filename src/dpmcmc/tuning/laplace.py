@@ -333,9 +333,7 @@ class Search:
             self.report()
         settled = converged and surprises[-1] <= self.surprising()
         if public is not None:
-            state.notes.append(
-                "No score was clipped or weighted down: the public bounds of the features bound them all."
-            )
+            state.notes.append("No score was clipped or weighted down: public bounds of the features bound them all.")
             return self._result(state, posterior, settled, 0.0, whitened)
         return self._judged(state, posterior, settled, bound, count_price, check_price, for_scores, whitened)
 
