@@ -661,8 +661,19 @@ def _numbers(raw: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _misfit(field: Field, column: Column) -> str | None:
-    """Why no entry of a column can be a level, by its type. (Text may be numbers, so nothing else misfits.)"""
-    of_numbers = column.fixed and column.type in ("number", "integer", "boolean")
+    """Why the type that a table declares for a column is not the field's.
+
+    Only where the table says so once for the whole column (Arrow, Parquet, Polars). In a CSV file, and in pandas, one odd
+    entry makes text of a column: there text is read entry by entry, and what is no number is missing.
+    """
+    if not column.fixed:
+        return None
+    if column.type == "string" and field.kind in ("number", "boolean"):
+        return (
+            f"is declared as text, but is of type {field.type} in the schema; write it with that type, or give the "
+            "field the type string with its levels"
+        )
+    of_numbers = column.type in ("number", "integer", "boolean")
     if not of_numbers or field.levels is None or any(_alike(level) is not None for level in field.levels):
         return None
     return (

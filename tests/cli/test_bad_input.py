@@ -133,6 +133,12 @@ CASES = [
         options=PARQUET,
     ),
     Case(
+        "text in a number column",
+        "column 'age' is declared as text",
+        files={"people.parquet": parquet(age=["old"] * 40)},
+        options=PARQUET,
+    ),
+    Case(
         "dates in a number column",
         "age",
         files={"people.parquet": parquet(age=[datetime.date(1990, 1, 1)] * 40)},

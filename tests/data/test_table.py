@@ -87,7 +87,6 @@ SOURCES = {
     "CSV without a last line break": lambda folder: (folder / "l.csv").write_text(CSV[:-1]) and folder / "l.csv",
     "Parquet": as_parquet,
     "Parquet in small groups": lambda folder: as_parquet(folder, row_group_size=2),
-    "Parquet of text": lambda folder: as_parquet(folder, pyarrow.table(of_texts(folder))),
     "the name of a file as text": lambda folder: str(as_parquet(folder)),
     "Arrow": lambda _: ARROW,
     "Arrow in chunks": lambda _: pyarrow.concat_tables([ARROW[:2], ARROW[2:2], ARROW[2:]]),
@@ -320,10 +319,15 @@ MAKERS = {
     "pandas from CSV": lambda entries, _: pandas.read_csv(
         io.StringIO(pandas.DataFrame(entries, dtype=object).to_csv(index=False))
     ),
-    "Parquet of text": lambda entries, folder: as_parquet(
-        folder, pyarrow.table({n: [None if e is None else str(e) for e in column] for n, column in entries.items()})
-    ),
 }
+
+
+def test_text_that_a_file_declares_is_no_number(tmp_path):
+    """The type of a Parquet column is said once, for the whole file; a CSV file and pandas declare none."""
+    source = as_parquet(tmp_path, pyarrow.table(of_texts(tmp_path)))
+    for opened in (lambda: Table(source, SCHEMA), lambda: Table(pyarrow.table(of_texts(tmp_path)), SCHEMA)):
+        with pytest.raises(SchemaError, match="column 'age' is declared as text, but is of type integer in the schema"):
+            opened()
 
 
 @pytest.mark.parametrize("maker", MAKERS)
