@@ -663,8 +663,8 @@ def _numbers(raw: NDArray[Any]) -> NDArray[np.float64]:
 def _misfit(field: Field, column: Column) -> str | None:
     """Why the type that a table declares for a column is not the field's.
 
-    Only where the table says so once for the whole column (Arrow, Parquet, Polars). In a CSV file, and in pandas, one odd
-    entry makes text of a column: there text is read entry by entry, and what is no number is missing.
+    Only where the table says so once for the whole column (Arrow, Parquet, Polars). In a CSV file, and in pandas, one
+    odd entry makes text of a column: there text is read entry by entry, and what is no number is missing.
     """
     if not column.fixed:
         return None

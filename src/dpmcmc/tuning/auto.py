@@ -195,7 +195,11 @@ def find_posterior(
     state = search.scales(prior.center if start is None else start)
     if not (exact or (is_surveyed(questions.style, questions.dimension) and can_survey(questions, left()))):
         converged = search.locate(state)
-        hills = [] if questions.style.linear_size else _hills_around(search, state, generator)
+        hills: list[Hill] = []
+        if not questions.style.linear_size:
+            known = state.theta + generator.standard_normal((200, questions.dimension)) @ state.matrix.T
+            known[0] = state.theta
+            hills = find_hills(questions, prior, search.total, known, state.matrix, generator)
         if hills and hills[0].is_better:
             state.move(hills[0].theta)
             converged = search.locate(state)
@@ -227,6 +231,10 @@ def _surveyed(search: Search, state: State, walk: Walk, generator: np.random.Gen
         if not (hills and hills[0].is_better):
             break
         state.move(hills[0].theta)
+    expected = [hill for hill in hills if surveyor.joins(hill)]
+    if expected:
+        settled = surveyor.explore(again=True)
+        hills = [hill for hill in hills if not any(hill is one for one in expected)]
     found = _decided(surveyor, search, state, converged, settled, exact)
     return found.checked(False, SEVERAL) if hills else found
 
@@ -243,18 +251,6 @@ def _decided(surveyor: Surveyor, search: Search, state: State, converged: bool, 
         return Found.gaussian(search.finish(state, converged or settled, informed=True), (note,))
     surveyor.refine()
     return surveyor.judged(settled, "surrogate")
-
-
-def _hills_around(search: Search, state: State, generator: np.random.Generator) -> list[Hill]:
-    """Look for modes far from where the search has come to, as if a Gaussian were all there is to know there."""
-    center, matrix, size = state.theta, state.matrix, search.dimension
-
-    def is_known(theta: Array, more: float) -> bool:
-        return (
-            float(np.linalg.norm(np.linalg.lstsq(matrix, theta - center, rcond=None)[0])) < math.sqrt(size) + 6.0 + more
-        )
-
-    return find_hills(search.questions, search.prior, search.total, center, matrix, is_known, generator)
 
 
 def _is_straight(
@@ -311,7 +307,7 @@ class Surveyor:
 
     # ---------------------------------------------------------------------------------------------------- stages
 
-    def explore(self) -> bool:
+    def explore(self, again: bool = False) -> bool:
         """Survey the posterior; return whether the surrogate has settled."""
         total, survey = self.search.total, self.survey
         whole = float(np.clip(0.06 / math.sqrt(total), *SURVEY_LIMITS)) * total
@@ -319,7 +315,7 @@ class Surveyor:
         whole = min(max(whole, 4.0 * lowest), 0.5 * self.left())
         price, settled = max(0.06 * whole, lowest), False
         for batch in range(MAX_BATCHES):
-            if batch == 0:
+            if batch == 0 and not again:
                 half = FIRST_RADIUS * self.generator.standard_normal((BATCH // 2, self.dimension))
                 points = np.concatenate([half, -half])
             else:
@@ -628,28 +624,28 @@ class Surveyor:
             self._refit()
 
     def scout(self) -> list[Hill]:
-        """Look for modes that neither the survey nor the surrogate knows of."""
+        """Look for modes where no draw is."""
         survey = self.survey
         assert survey.fit is not None
+        assert survey.draws is not None
         if self.questions.style.linear_size:  # regressions have one mode
             return []
-        fit, region = survey.fit, survey.region()
-        heights = 0.5 * np.sum(fit.psi(region.points) ** 2, axis=1)
-
-        def is_known(theta: Array, more: float) -> bool:
-            u = survey.frame.to_u(theta[None])
-            low = (
-                0.5 * float(np.sum(fit.psi(u) ** 2))
-                < float(heights.min()) + (math.sqrt(self.dimension) + 3.0 + more) ** 2
-            )
-            return low or float(region.distances(u)[0]) < region.radius + more
-
-        center = survey.frame.to_theta(region.points[np.argmin(heights)])
-        hills = find_hills(
-            self.questions, self.prior, self.search.total, center, survey.frame.matrix, is_known, self.generator
-        )
+        heights = 0.5 * np.sum(survey.fit.psi(survey.draws) ** 2, axis=1)
+        known = survey.frame.to_theta(np.concatenate([survey.draws[[np.argmin(heights)]], survey.draws]))
+        hills = find_hills(self.questions, self.prior, self.search.total, known, survey.frame.matrix, self.generator)
         self.search.report()
         return hills
+
+    def joins(self, hill: Hill) -> bool:
+        """Whether the surrogate is low on a hill as well, so that it may hold both; it is then asked about there."""
+        survey = self.survey
+        assert survey.fit is not None
+        points = np.array([survey.observations[0].theta, *(one.theta for one in survey.observations), hill.theta])
+        heights = 0.5 * np.sum(survey.fit.psi(survey.frame.to_u(points)) ** 2, axis=1)
+        known = len(survey.modes)
+        if heights[-1] < heights[:-1].min() + hill.below + (math.sqrt(self.dimension) + 3.0) ** 2:
+            self._probe(hill.theta)
+        return len(survey.modes) > known
 
     def _probe(self, theta: Array) -> None:
         """Ask at a root, and where the answer leads: another mode, if the steps become short and the moments fit."""

@@ -9,7 +9,6 @@ have been, and one that noise does not tell from the known one makes the posteri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -32,10 +31,13 @@ HEIGHT_SHARE = 0.006
 HEIGHT_PARTS = (0.4, 0.6)
 CLIPPED = 0.01
 """Share of the records whose log-ratio is clipped."""
+HOME, SLACK = 3.0, 8.0
+"""A scout has come home if it is within √d and so many posterior sds of a known point, and twice its own noise (but no
+more than the second)."""
 BLIND = 15.0
 """Posterior sds of noise with which a scout cannot tell a hill from the plain."""
-CERTAIN = 5.0
-"""Noise sds at which a difference of heights is taken for one."""
+CERTAIN, BESIDE = 3.0, 5.0
+"""Noise sds at which a difference of heights is taken for one, and nats by which a better hill must be higher."""
 
 
 class Hill(NamedTuple):
@@ -59,21 +61,20 @@ class Hill(NamedTuple):
     @property
     def matters(self) -> bool:
         """Whether it may hold a part of the posterior."""
-        return self.higher > -CERTAIN * self.noise_sd - 10.0 - self.below
+        return self.higher > -CERTAIN * self.noise_sd - self.below
 
     @property
     def is_better(self) -> bool:
         """Whether it is the higher one for certain."""
-        return self.higher > CERTAIN * self.noise_sd + 10.0
+        return self.higher > CERTAIN * self.noise_sd + BESIDE
 
 
 def find_hills(
     questions: Questions,
     prior: Prior,
     total: float,
-    center: Array,
+    known: Array,
     matrix: Array,
-    is_known: Callable[[Array, float], bool],
     generator: np.random.Generator,
 ) -> list[Hill]:
     """Send scouts, and return what they found that is not known; the best first.
@@ -84,13 +85,13 @@ def find_hills(
         As for :func:`~dpmcmc.tuning.laplace.find_laplace`.
     total
         The whole budget.
-    center, matrix
-        The known mode, and coordinates in which its curvature is about 1.
-    is_known
-        Whether a point is within so many more posterior sds of what is known.
+    known, matrix
+        Where the posterior is known to be (points × parameters, the highest first), and coordinates in which its
+        curvature is about 1.
     generator
         Of public randomness.
     """
+    center = known[0]
     near = np.sqrt(np.minimum(np.linalg.norm(matrix, axis=1) / prior.sd, 1.0))
     starts = [
         2.0 * prior.center - center,  # signs and labels that may be switched lead there
@@ -100,7 +101,7 @@ def find_hills(
     ]
     hills: list[Hill] = []
     for start in starts:
-        end = None if is_known(start, 0.0) else _climb(questions, prior, total, start, matrix, is_known)
+        end = _climb(questions, prior, total, start, known, matrix)
         if end is None:
             continue
         hills.append(_compare(questions, prior, total, center, *end))
@@ -108,41 +109,48 @@ def find_hills(
 
 
 def _climb(
-    questions: Questions,
-    prior: Prior,
-    total: float,
-    start: Array,
-    matrix: Array,
-    is_known: Callable[[Array, float], bool],
+    questions: Questions, prior: Prior, total: float, start: Array, known: Array, matrix: Array
 ) -> tuple[Array, float] | None:
     """Go uphill; return where that ends, and how far below the summit that may be; None if that is known or nowhere.
 
-    In coordinates in which the curvature of the known mode is 1. Here it is taken to be that, or the covariance of the
-    scores where that is larger for certain. Steps that go back and forth become shorter.
+    The curvature is taken to be that of the known mode, or the covariance of the scores where that is larger for
+    certain. Every step is asked for in coordinates in which the last one's curvature is 1. Steps that go back and forth
+    become shorter.
     """
     size, price, is_last = len(start), STEP_SHARE * total, False
-    theta, last, damping, lengths = np.array(start), np.zeros(size), 1.0, []
+    inverse = np.asarray(np.linalg.pinv(matrix))
+
+    def distance(theta: Array, inverse: Array) -> float:
+        """From what is known, in posterior sds."""
+        return float(np.sqrt(np.min(np.sum((inverse @ (theta - known).T) ** 2, axis=0))))
+
+    if distance(start, inverse) < math.sqrt(size):
+        return None
+    theta, axes, last, damping, lengths = np.array(start), matrix, np.zeros(size), 1.0, []
     for _ in range(MAX_STEPS):
         searching, for_score, for_moments = (part * price for part in STEP_PARTS)
-        coordinates = Affine(theta, matrix)
+        coordinates = Affine(theta, axes)
         bound = questions.search(theta, coordinates, "gradient", 0.02 * questions.num_records, searching)
         score, moments = questions.score_and_moments(theta, coordinates, bound, for_score, for_moments)
-        slope = score.value + matrix.T @ prior.gradient(theta)
+        slope = score.value + axes.T @ prior.gradient(theta)
         spread = moments.value - np.outer(score.value, score.value) / questions.num_records
-        whole = spread + matrix.T @ prior.precision(theta) @ matrix
+        whole = spread + axes.T @ prior.precision(theta) @ axes
         values, vectors = np.linalg.eigh(np.clip(np.nan_to_num(whole + whole.T) / 2.0, -1e150, 1e150))
-        values = np.maximum(np.where(values > moments.noise_sd * math.sqrt(2.0 * size), values, 1.0), 1.0)
+        usual = np.sum((inverse @ axes @ vectors) ** 2, axis=0)
+        values = np.maximum(np.where(values > moments.noise_sd * math.sqrt(2.0 * size), values, usual), usual)
         step = (vectors.T @ slope) / values
         length = float(np.linalg.norm(step * np.sqrt(values)))
         noise = math.sqrt(float(np.sum(score.noise_sd**2 / values)))
-        move = vectors @ step
+        move = axes @ (vectors @ step)
+        axes = axes @ (vectors / np.sqrt(values))
         if float(move @ last) < -0.5 * float(np.linalg.norm(move) * np.linalg.norm(last)):
             damping *= 0.5
-        last, move = move, damping * (matrix @ move)
         # No farther than the prior is wide: a slope says nothing of what lies far beyond the hill.
-        move *= min(1.0, 1.0 / max(float(np.max(np.abs(move) / prior.sd)), 1e-300))
+        last, move = move, move * min(damping, 1.0 / max(float(np.max(np.abs(move) / prior.sd)), 1e-300))
         theta = theta + move
-        if not np.all(np.isfinite(theta)) or is_known(theta, 2.0 * noise):
+        if not (np.all(np.isfinite(theta)) and np.linalg.cond(axes) < 1e12):
+            return None
+        if distance(theta, np.asarray(np.linalg.inv(axes))) < math.sqrt(size) + HOME + min(2.0 * noise, SLACK):
             return None
         unsure = noise * (1.0 + 3.0 / math.sqrt(2.0 * size)) + 2.0
         if is_last:
