@@ -496,5 +496,6 @@ def test_three_columns_of_huge_values_do_not_crash(exact, monkeypatch):
     data = 1e6 * np.random.default_rng(0).normal(size=(NUM_RECORDS, 3))
     monkeypatch.setattr(tuned, "_MOST_STEPS", 100)
     posterior = run(model, data, epsilon=EPSILON if exact else 1.0, exact=exact)
+    assert exact == any("There is no chain, though exact=True" in reason for reason in posterior.quality.reasons)
     assert not any(np.any(np.isnan(draws)) for draws in posterior.draws.values())
     assert posterior.quality.flagged

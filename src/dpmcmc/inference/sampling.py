@@ -123,7 +123,8 @@ def sample(
         For "auto" only: spend what is left after the first look at the posterior on a chain whose accept tests are
         exact, even if a Gaussian or a surrogate would do. Its draws are correlated and fewer, and of the right
         posterior as far as no log-ratio is clipped. Refused, before anything is spent, for more than 12 parameters or
-        where records and budget do not suffice for a surrogate.
+        where records and budget do not suffice for a surrogate. If it then turns out that nothing pays for a chain
+        (values that are absurd), the draws are a surrogate's or a Gaussian's, and flagged.
 
     Returns
     -------

@@ -85,6 +85,10 @@ _BOUND_SHARE, _BOUND_MOVES = 0.03, 6
 _CHAIN_WARMUP, _CHAIN_NOISE_SD, _FEWEST_STEPS, _MOST_STEPS = 0.25, 2.0, 100, 5000
 # Long ones: what a move costs grows no more once it goes all around the narrow directions, its use in wide ones does.
 _CHAIN_LEAPFROG = 32
+_NO_CHAIN = (
+    "There is no chain, though exact=True: what was left after the search does not pay for one step of it, so that the "
+    "draws are the surrogate's. Use a larger ε, or other parameters; values that are very large may be why."
+)
 # Draws in which privacy noise is more than so many posterior sds say little.
 _MOSTLY_NOISE = 1.0 - 1.0 / math.sqrt(5.0)
 # Noise of so many posterior sds shows in the shape of the draws.
@@ -297,6 +301,8 @@ def _search(run: _Run) -> tuple[RecordCheck | None, Found, _Chain | None]:
                 assert found.surveyor is not None
                 found.surveyor.refine()
                 found = found.surveyor.judged(found.converged, "surrogate")
+                if run.exact:
+                    found = found.checked(False, _NO_CHAIN)
             return record_check, found, chain
     except KeyboardInterrupt:
         stopped = INTERRUPTED
@@ -321,7 +327,7 @@ def _moves(run: _Run, sampler: SurrogateHMC, start: Callable[[], Array]) -> tupl
 def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> _Chain | None:
     """Run a chain on the surrogate with what is left: first the bound of its log-ratios.
 
-    None if the budget would buy too few steps to be worth anything (and nobody insists).
+    None if the budget would buy too few steps to be worth anything; where somebody insists, if it buys none.
     """
     assert found.surveyor is not None
     curator, surveyor = run.curator, found.surveyor
@@ -350,9 +356,7 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> _Chain | 
         raise KeyboardInterrupt
     if outcome.ended != BUDGET:
         raise RunError(outcome.ended)
-    raise RunError(
-        "the budget does not pay for one step of a chain after the search; use a larger ε, or leave out exact=True"
-    )
+    return None
 
 
 def _chain_sampler(surveyor: Surveyor, bound: float) -> SurrogateHMC:
