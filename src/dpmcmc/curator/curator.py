@@ -120,7 +120,7 @@ class Curator:
             counts = placement.rows_of_processes(count)
             self.num_records = sum(counts)
             if self.num_records < 2:
-                raise DataError("data has 1 row; privacy by noise needs many people, give at least 2 rows")
+                raise DataError("data has 1 record; privacy by noise needs many people, give at least 2")
             self._passes = passes_for(
                 model,
                 prepared,

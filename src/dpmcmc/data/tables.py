@@ -83,9 +83,7 @@ def one_record_struct(records: Records) -> Any:
     def struct(column: NDArray[Any]) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(column.shape[1:], jax.dtypes.canonicalize_dtype(column.dtype))
 
-    if isinstance(records, dict):
-        return {name: struct(column) for name, column in records.items()}
-    return struct(records)
+    return jax.tree.map(struct, records)
 
 
 def _copy_columns(columns: dict[Any, Any]) -> tuple[Records, int]:

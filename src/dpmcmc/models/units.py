@@ -133,9 +133,19 @@ def open_units(model: Model, data: Any) -> tuple[Model, Source]:
 
     Where every row is a unit, that is what leaves out the rows that count as nothing by the schema's rule, even if the
     model does not look at the column that is missing.
+
+    Raises
+    ------
+    DataError
+        The data cannot be opened, or there are units of several rows and several processes, each with its own part.
     """
     if isinstance(data, Table):
         model = UnitModel(row_model(model), data.schema.max_rows or 1, data.unit)
+    if isinstance(model, UnitModel) and model.max_rows > 1 and jax.process_count() > 1:
+        raise DataError(
+            f"max_rows = {model.max_rows} does not go with {jax.process_count()} processes: the rows of one unit could "
+            "lie on two of them and count twice; run one process."
+        )
     return model, open_source(data)
 
 
