@@ -437,12 +437,12 @@ class Design:
         return math.prod(len(self._factors[name].vertices) for name in names)
 
     def _block(self, names: list[str], columns: list[int]) -> Block:
-        states = list(itertools.product(*(self._factors[name].vertices for name in names)))
-        vertices = np.ones((len(states), len(columns)))
-        for row, state in enumerate(states):
-            for place, column in enumerate(columns):
-                for piece in self._pieces[column]:
-                    vertices[row, place] *= state[names.index(piece.factor)][piece.place]
+        of_factors = {name: self._factors[name].vertices for name in names}
+        states = np.indices([len(of_factors[name]) for name in names]).reshape(len(names), -1)
+        vertices = np.ones((states.shape[1], len(columns)))
+        for place, column in enumerate(columns):
+            for piece in self._pieces[column]:
+                vertices[:, place] *= of_factors[piece.factor][states[names.index(piece.factor)], piece.place]
         return Block(np.array(columns, np.int64), np.unique(vertices, axis=0))
 
     def _group_field(self, groups: Any) -> Field:
