@@ -13,6 +13,7 @@ import dpmcmc
 from dpmcmc import Posterior
 from dpmcmc.design import Design
 from dpmcmc.errors import ResultError, SchemaError
+from dpmcmc.results.predictions import predict_by_function
 from dpmcmc.results.quality import Quality
 from tests.results.cases import STATEMENTS
 
@@ -357,3 +358,14 @@ def test_a_function_that_fails():
 def test_predict_must_be_a_function():
     with pytest.raises(dpmcmc.errors.ModelError, match="predict is int; give a function"):
         own(3)
+
+
+def test_a_function_that_has_captured_the_data_is_refused():
+    """What it predicts would hold sums of records without noise, under a statement that says "private"."""
+    secret = np.random.default_rng(0).normal(size=STATEMENTS["private"].num_records)
+
+    def leaking(parameters, record):
+        return parameters["mean"] + jnp.mean(jnp.asarray(secret) * record["x"])
+
+    with pytest.raises(dpmcmc.errors.ModelError, match="predict uses an array of shape"):
+        predict_by_function({"mean": np.zeros((2, 3))}, leaking, None, {"x": np.ones(2)}, 0.9, 1, STATEMENTS["private"])
