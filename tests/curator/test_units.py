@@ -581,3 +581,15 @@ def test_no_foreign_code_sees_many_rows():
     for model in (Centred(3), inside):
         with pytest.raises(Exception, match="prepare_records of its own"):
             Curator(UnitModel(model, MAX_ROWS), stacked, noise=NoNoiseNotPrivate())
+
+
+def test_a_class_derived_from_a_regression_cannot_clamp_in_its_own_way():
+    """What clamps sees all rows at once."""
+
+    class Centred(models.LogisticRegression):
+        def _clamped(self, features):
+            return features - features.mean(axis=0)
+
+    rows = {"X": np.array([[0.5], [1.0], [7.0]]), "y": np.array([0.0, 1.0, 1.0])}
+    records, _ = Centred(1, feature_bounds=2.0).prepare_records(rows)
+    np.testing.assert_array_equal(records["X"], [[0.5], [1.0], [2.0]])
