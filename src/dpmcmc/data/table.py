@@ -183,7 +183,8 @@ class Table:
 
     def coded(self, clean: Clean) -> Clean:
         """Code clean values for a model: numbers (x − center) / scale, booleans 0 and 1, categories by index."""
-        return {name: self._coded(name, column) for name, column in clean.items()}
+        with np.errstate(all="ignore"):  # a warning of an overflow would tell of a value
+            return {name: self._coded(name, column) for name, column in clean.items()}
 
     def _coded(self, name: str, column: NDArray[np.float64]) -> NDArray[np.float64]:
         field = self.schema[name]
