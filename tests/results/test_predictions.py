@@ -13,7 +13,6 @@ import dpmcmc
 from dpmcmc import Posterior
 from dpmcmc.design import Design
 from dpmcmc.errors import ResultError, SchemaError
-from dpmcmc.results.predictions import predict_by_function
 from dpmcmc.results.quality import Quality
 from tests.results.cases import STATEMENTS
 
@@ -360,12 +359,11 @@ def test_predict_must_be_a_function():
         own(3)
 
 
-def test_a_function_that_has_captured_the_data_is_refused():
-    """What it predicts would hold sums of records without noise, under a statement that says "private"."""
-    secret = np.random.default_rng(0).normal(size=STATEMENTS["private"].num_records)
-
-    def leaking(parameters, record):
-        return parameters["mean"] + jnp.mean(jnp.asarray(secret) * record["x"])
-
-    with pytest.raises(dpmcmc.errors.ModelError, match="predict uses an array of shape"):
-        predict_by_function({"mean": np.zeros((2, 3))}, leaking, None, {"x": np.ones(2)}, 0.9, 1, STATEMENTS["private"])
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("give", [lambda mean: mean, lambda mean: dist.Normal(mean, 1.0)], ids=["mean", "distribution"])
+def test_a_function_that_has_captured_the_data_is_refused(give):
+    """What it predicts would hold sums of records without noise, under the statement of the draws."""
+    secret = jnp.asarray(DATA["y"])
+    posterior = run(own(lambda parameters, record: give(parameters["mean"] + jnp.mean(secret * record["x"]))), DATA)
+    with pytest.raises(ResultError, match=r"predict uses an array of shape \(50,\) from outside"):
+        posterior.predict({"x": np.ones(2)})

@@ -126,14 +126,9 @@ def predict_by_function(
     seed: int | None,
     privacy: PrivacyStatement,
 ) -> Predictions:
-    """Predict with a model's own function of parameters and a record, for every draw and row.
-
-    A function that has captured an array as long as the records is refused: what it says would not be private.
-    """
+    """Predict with a model's own function of parameters and a record, for every draw and row."""
     import jax
     from numpyro.distributions import Distribution
-
-    from dpmcmc.models import allowed
 
     _check_level(level)
     given = _arrays(rows) if schema is None else _coded(rows, schema)
@@ -154,15 +149,12 @@ def predict_by_function(
     keys = jax.random.split(jax.random.key(int(entropy)), (num_draws, number))
     every = jax.vmap(jax.vmap(one, in_axes=(None, 0, 0)), in_axes=(0, None, 0))
     try:
-        first = [jax.tree.map(lambda values: values[0], values) for values in (flat, given, keys[0])]
-        program = jax.make_jaxpr(one)(*first)
         mean, outcome = every(flat, given, keys)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
         raise ResultError(
             f"the model's predict failed ({type(error).__name__}: {error}); it is called as predict(parameters, "
             "record) and returns the expected outcome, or a NumPyro distribution of it"
         ) from error
-    allowed.check_constants("predict", program, privacy.num_records)
     return Predictions(
         np.asarray(mean, np.float64),
         np.asarray(outcome, np.float64) if has_outcome else None,
