@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcmc.data.units import Units
+from dpmcmc.data.units import UnitRecords, Units
 from dpmcmc.entries import identity_of, plain
 from dpmcmc.errors import DataError, SchemaError
 from dpmcmc.schema import Schema
@@ -192,11 +192,12 @@ class Table:
             return column
         return (column - field.center) / field.scale
 
-    def records(self) -> Clean | TableStream:
-        """Return coded columns for a model of the user's own, row by row, or a stream of them. Secret."""
+    def records(self) -> Clean | UnitRecords | TableStream:
+        """Return coded columns for a model of the user's own, row by row or by unit, or a stream of them. Secret."""
         if self.streamed:
             return TableStream(self, self.columns, self.coded)
-        return self.coded(self.clean())
+        rows, units = self.coded(self.clean()), self.unit_index()
+        return rows if units is None else units.stack(rows)
 
 
 class TableStream:

@@ -130,7 +130,7 @@ def row_model(model: Model) -> Model:
 
 
 def open_units(model: Model, data: Any) -> tuple[Model, Source]:
-    """Open data, once; a :class:`dpmcmc.Table` makes a model of rows one of the table's units.
+    """Open data, once; a :class:`dpmcmc.Table`, or what is put by unit, makes a model of rows one of units.
 
     Where every row is a unit, that is what leaves out the rows that count as nothing by the schema's rule, even if the
     model does not look at the column that is missing.
@@ -142,6 +142,8 @@ def open_units(model: Model, data: Any) -> tuple[Model, Source]:
     """
     if isinstance(data, Table):
         model = UnitModel(row_model(model), data.schema.max_rows or 1, data.unit)
+    elif isinstance(data, UnitRecords) and not isinstance(model, UnitModel):
+        model = UnitModel(model, data.present.shape[1])
     several = isinstance(model, UnitModel) and (model.max_rows > 1 or model.unit is not None)
     if several and jax.process_count() > 1:
         raise DataError(
