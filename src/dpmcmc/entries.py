@@ -77,6 +77,9 @@ def identity_of(value: str | bool | int | float | None) -> str:
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    text = "" if value is None else str(value)
+    try:
+        text = "" if value is None else str(value)
+    except ValueError:  # Python writes no whole number of more than 4300 digits in decimals
+        text = hex(value)  # type: ignore[arg-type]
     whole, point, zeros = text.partition(".")
     return whole if point and whole.removeprefix("-").isdigit() and not zeros.strip("0") else text

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpmcmc.entries import number_of, number_of_text, plain, word_of
 from dpmcmc.errors import SchemaError
-from dpmcmc.sources import Column, Source, code_entries, num_entries, open_table
+from dpmcmc.sources import Column, CsvFile, Source, code_entries, num_entries, open_table
 
 __all__ = ["MISSING_LEVEL", "Field", "Schema"]
 
@@ -378,8 +378,11 @@ class Schema:
         Texts that mean "missing", beside the empty one and NaN. Other text in a number is missing too; this is for
         numbers such as "-9" that stand for it.
     unit
-        The column that says whom a row is about. Neighbouring tables then differ in all rows of one unit. Without it
-        one row is one person.
+        The column that says whom a row is about. Neighbouring tables then differ in all rows of one unit, which are
+        replaced by those of another, any number of them, with an id that no other row has: the number of different ids
+        is public. All rows without an id are one unit. (Give long ids as text, above all in pandas: one missing value
+        makes floats of whole numbers there, which tell no two apart that agree in 15 digits.) Without a unit one row is
+        one person.
     max_rows
         The most rows of a unit that are used; the first ones of the table.
 
@@ -527,6 +530,12 @@ class Schema:
         opened = open_table(source)
         found = [column.name for column in opened.columns]
         missing = [name for name in names if name not in found]
+        if len(missing) == len(names) and isinstance(opened, CsvFile):
+            # Without what stands there, which may be a record.
+            raise SchemaError(
+                f"the first line has none of the names {_quoted(names)}, which the schema has; write the names of the "
+                "columns there, or mend those in the schema"
+            )
         if missing:
             raise SchemaError(
                 f"the table has no column {_quoted(missing)}, which the schema names; it has {_quoted(found)}. Mend "

@@ -212,7 +212,7 @@ BAD = {
     "a CSV file without rows": (
         bad_file("t.csv", b"age,weight,degree,married,income\n"), {}, DataError, "0 rows"
     ),
-    "a CSV file without names": (bad_file("t.csv", b"20,70,BA,1,1\n"), {}, SchemaError, "no column 'age', 'weight'"),
+    "a CSV file without names": (bad_file("t.csv", b"20,70,BA,1,1\n"), {}, SchemaError, "none of the names 'age'"),
     "a Parquet file without rows": (lambda folder: as_parquet(folder, ARROW[:0]), {}, DataError, "0 rows"),
     "streamed without rows": (lambda folder: as_parquet(folder, ARROW[:0]), {"stream": True}, DataError, "0 rows"),
     "a dict without rows": (lambda _: {name: [] for name in ROWS}, {}, DataError, "0 rows"),
@@ -475,3 +475,63 @@ def test_groups_of_a_regression(tmp_path, dtype):
     codes = np.concatenate([[-1], data["kind"][1:]])
     in_memory = {"X": data["x"][:, None].astype(dtype), "y": data["flag"].astype(dtype), "group": codes}
     assert np.array_equal(gradient(model, stream), gradient(model, in_memory))
+
+
+def test_no_warning_of_an_overflow():
+    """Of a scale that is far too small, only a record's value decides whether coding overflows."""
+    schema = Schema([Field("x", "number", minimum=0, maximum=1e300, center=0, scale=1e-10)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for last in (0.0, 1e300):
+            assert Table({"x": [1.0, last]}, schema).records()["x"][0] == 1e10
+
+
+def test_a_csv_file_without_names_quotes_no_record(tmp_path):
+    (tmp_path / "t.csv").write_text("39,State-gov,4711\n40,Private,4712\n")
+    with pytest.raises(SchemaError, match="first line has none of the names 'age'") as caught:
+        Table(tmp_path / "t.csv", SCHEMA)
+    assert "4711" not in str(caught.value)
+    assert "State-gov" not in str(caught.value)
+
+
+@pytest.mark.parametrize("series", [False, True])
+def test_the_draft_of_a_pandas_frame_does_not_tell_whether_a_value_is_missing(series):
+    """There one missing value makes floats of integers and objects of booleans."""
+    drafts = []
+    for last in (3, None, "x"):
+        frame = pandas.DataFrame({"count": [1, 2, last], "yes": [True, False, None if last is None else True]})
+        drafts.append(Schema.draft({name: frame[name] for name in frame} if series else frame))
+    assert drafts[0] == drafts[1] == drafts[2]
+
+
+@pytest.mark.parametrize("max_rows", [1, 2])
+def test_replacing_all_rows_of_a_person_changes_no_other_person(max_rows):
+    """With as many persons, wherever the new rows stand, however many there are and whatever they hold."""
+    schema = Schema([*FIELDS, Field("person", "string")], unit="person", max_rows=max_rows)
+    generator = np.random.default_rng(max_rows)
+    names = [name for name in schema.names if name != "person"]
+
+    def other_units(source):
+        """What reaches the curator of every person but one, in whatever order."""
+        table = Table(source, schema)
+        stacked = open_source(table)
+        ids = [source["person"][rows[0]] for rows in table.unit_index().index]
+        kept = {}
+        for place, of_whom in enumerate(ids):
+            if of_whom in ("a", "b", "c"):
+                kept[of_whom] = [stacked.present[place].tobytes()]
+                kept[of_whom] += [stacked.rows[name][place].tobytes() for name in names]
+        return kept, table.num_records, {column.dtype for column in stacked.rows.values()}
+
+    others = [[ROWS[name][row % 5] for name in names] + [who] for row, who in enumerate("abacbca")]
+    expected = None
+    for own_id in ("z", None, 7, 10**5000, float("nan"), "é" * 99):
+        for count in (1, 2, 50):
+            rows = list(others)
+            for _ in range(count):
+                own = [ODD[name][generator.integers(len(ODD[name]))] for name in names]
+                rows.insert(generator.integers(len(rows) + 1), [*own, own_id])
+            seen = other_units(dict(zip([*names, "person"], map(list, zip(*rows, strict=True)), strict=True)))
+            expected = expected or seen
+            assert seen == expected
+    assert expected[1] == 4

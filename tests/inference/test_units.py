@@ -147,6 +147,11 @@ def test_a_table_with_a_unit_makes_a_users_model_one_of_units():
     units = Units.of(np.array(frame["person_id"]), MAX_ROWS)
     by_hand = run(UnitModel(OWN, MAX_ROWS), units.stack({"x": frame["x"]}), seed=2)
     assert np.array_equal(posterior.draws["mean"], by_hand.draws["mean"])
+    # Nor are rows taken for persons if the table is not handed on itself.
+    of_records = run(OWN, dpmcmc.Table(frame, schema).records(), seed=2)
+    assert np.array_equal(posterior.draws["mean"], of_records.draws["mean"])
+    assert of_records.privacy.unit_of_privacy == f"all rows of one unit, of which at most {MAX_ROWS} are used"
+    assert of_records.privacy.num_records == NUM_UNITS
 
 
 def test_without_a_unit_one_row_is_one_person():

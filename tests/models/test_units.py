@@ -46,6 +46,11 @@ def test_rows_alone_are_units_of_one():
 
 WRONG = {
     "rows without ids": (lambda: UnitModel(LogisticRegression(2), 2).prepare_records(ROWS), DataError, "no row"),
+    "rows without ids, called persons": (  # the statement would promise all rows of a person, and protect one
+        lambda: UnitModel(LogisticRegression(2), 1, "person").prepare_records(ROWS),
+        DataError,
+        "no row",
+    ),
     "other max_rows": (
         lambda: UnitModel(LogisticRegression(2), 2).prepare_records(Units.of(IDS, 3).stack(ROWS)),
         DataError,
@@ -83,3 +88,5 @@ def test_several_processes_could_each_hold_a_part_of_one_unit(monkeypatch):
     with pytest.raises(DataError, match="2 processes"):
         open_units(UnitModel(LogisticRegression(2), 2), stacked)
     open_units(UnitModel(LogisticRegression(2), 1), ROWS)
+    with pytest.raises(DataError, match="2 processes"):  # one row of a person on each would be two units
+        open_units(UnitModel(LogisticRegression(2), 1, "person"), Units.of(IDS, 1).stack(ROWS))

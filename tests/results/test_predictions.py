@@ -357,3 +357,13 @@ def test_a_function_that_fails():
 def test_predict_must_be_a_function():
     with pytest.raises(dpmcmc.errors.ModelError, match="predict is int; give a function"):
         own(3)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("give", [lambda mean: mean, lambda mean: dist.Normal(mean, 1.0)], ids=["mean", "distribution"])
+def test_a_function_that_has_captured_the_data_is_refused(give):
+    """What it predicts would hold sums of records without noise, under the statement of the draws."""
+    secret = jnp.asarray(DATA["y"])
+    posterior = run(own(lambda parameters, record: give(parameters["mean"] + jnp.mean(secret * record["x"]))), DATA)
+    with pytest.raises(ResultError, match=r"predict uses an array of shape \(50,\) from outside"):
+        posterior.predict({"x": np.ones(2)})

@@ -37,10 +37,9 @@ def open_source(data: Any) -> Source:
         return data
     if isinstance(data, Table):
         records = data.records()
-        if isinstance(records, TableStream):
+        if isinstance(records, TableStream | UnitRecords):
             return records
-        units = data.unit_index()
-        return (Units.one_row_each(data.num_records) if units is None else units).stack(records)
+        return Units.one_row_each(data.num_records).stack(records)
     if isinstance(data, Stream):
         if data.num_records < 1:
             raise DataError("data has 0 rows; give at least one record.")

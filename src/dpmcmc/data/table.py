@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpmcmc.data.units import Units
+from dpmcmc.data.units import UnitRecords, Units
 from dpmcmc.entries import identity_of, plain
 from dpmcmc.errors import DataError, SchemaError
 from dpmcmc.schema import Schema
@@ -183,7 +183,8 @@ class Table:
 
     def coded(self, clean: Clean) -> Clean:
         """Code clean values for a model: numbers (x − center) / scale, booleans 0 and 1, categories by index."""
-        return {name: self._coded(name, column) for name, column in clean.items()}
+        with np.errstate(all="ignore"):  # a warning of an overflow would tell of a value
+            return {name: self._coded(name, column) for name, column in clean.items()}
 
     def _coded(self, name: str, column: NDArray[np.float64]) -> NDArray[np.float64]:
         field = self.schema[name]
@@ -191,11 +192,12 @@ class Table:
             return column
         return (column - field.center) / field.scale
 
-    def records(self) -> Clean | TableStream:
-        """Return coded columns for a model of the user's own, row by row, or a stream of them. Secret."""
+    def records(self) -> Clean | UnitRecords | TableStream:
+        """Return coded columns for a model of the user's own, row by row or by unit, or a stream of them. Secret."""
         if self.streamed:
             return TableStream(self, self.columns, self.coded)
-        return self.coded(self.clean())
+        rows, units = self.coded(self.clean()), self.unit_index()
+        return rows if units is None else units.stack(rows)
 
 
 class TableStream:

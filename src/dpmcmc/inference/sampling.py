@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -45,7 +45,7 @@ from dpmcmc.inference.endings import (
 )
 from dpmcmc.inference.progress import progress_bar
 from dpmcmc.inference.settings import Settings
-from dpmcmc.models import Model
+from dpmcmc.models import Model, allowed
 from dpmcmc.models.units import open_units, row_model, unit_of_privacy
 from dpmcmc.queries import InvalidCount, Queries
 from dpmcmc.results import Posterior
@@ -190,7 +190,21 @@ def _with_rows(posterior: Posterior, model: Model, data: Any) -> Posterior:
     if rows.design is None and rows.predict is None:
         return posterior
     schema = data.schema if isinstance(data, Table) else None
-    return replace(posterior, design=rows.design, predictor=rows.predict, schema=schema)
+    predictor = None if rows.predict is None else _without_records(rows.predict, posterior.privacy.num_records)
+    return replace(posterior, design=rows.design, predictor=predictor, schema=schema)
+
+
+def _without_records(predict: Callable[..., Any], num_records: int) -> Callable[..., Any]:
+    """Refuse, when it is called, a function that has captured an array as long as the records, as of a likelihood.
+
+    What it predicts comes with the statement of the draws, and would hold sums without noise.
+    """
+
+    def predictor(parameters: Any, record: Any) -> Any:
+        allowed.check_constants("predict", jax.make_jaxpr(predict)(parameters, record), num_records)
+        return predict(parameters, record)
+
+    return predictor
 
 
 def _sample_by_steps(

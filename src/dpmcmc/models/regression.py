@@ -311,7 +311,8 @@ class RegressionModel(Model):
                     f"column {name!r} has shape {records[name].shape}; give one number per record, "
                     f"shape ({num_records},)."
                 )
-        features = records["X"] if self.feature_bounds is None else self._clamped(records["X"])
+        # This class's own: one that is derived from it could learn from all rows at once.
+        features = records["X"] if self.feature_bounds is None else RegressionModel._clamped(self, records["X"])
         # Narrow outcomes stay, so that float32 features are computed with in float32.
         prepared = {
             "X": features if features.dtype.kind == "f" else features.astype(np.float64),

@@ -95,11 +95,12 @@ class UnitModel(Model):
         Raises
         ------
         DataError
-            The data are neither a :class:`~dpmcmc.data.UnitRecords` of ``max_rows`` rows nor, if that is 1, plain rows;
-            or they do not fit the model of rows. Never because of a value.
+            The data are neither a :class:`~dpmcmc.data.UnitRecords` of ``max_rows`` rows nor, if every row is a unit,
+            plain rows; or they do not fit the model of rows. Never because of a value.
         """
         if not isinstance(data, UnitRecords):
-            if self.max_rows > 1:
+            # With a name the statement speaks of all rows of a person: nobody has put those together.
+            if self.max_rows > 1 or self.unit is not None:
                 raise DataError(
                     f"data is of type {type(data).__name__}, in which no row is said to be whose; give "
                     "dpmcmc.data.Units.of(ids, max_rows).stack(columns), or a dpmcmc.Table with a unit."
@@ -129,7 +130,7 @@ def row_model(model: Model) -> Model:
 
 
 def open_units(model: Model, data: Any) -> tuple[Model, Source]:
-    """Open data, once; a :class:`dpmcmc.Table` makes a model of rows one of the table's units.
+    """Open data, once; a :class:`dpmcmc.Table`, or what is put by unit, makes a model of rows one of units.
 
     Where every row is a unit, that is what leaves out the rows that count as nothing by the schema's rule, even if the
     model does not look at the column that is missing.
@@ -141,10 +142,13 @@ def open_units(model: Model, data: Any) -> tuple[Model, Source]:
     """
     if isinstance(data, Table):
         model = UnitModel(row_model(model), data.schema.max_rows or 1, data.unit)
-    if isinstance(model, UnitModel) and model.max_rows > 1 and jax.process_count() > 1:
+    elif isinstance(data, UnitRecords) and not isinstance(model, UnitModel):
+        model = UnitModel(model, data.present.shape[1])
+    several = isinstance(model, UnitModel) and (model.max_rows > 1 or model.unit is not None)
+    if several and jax.process_count() > 1:
         raise DataError(
-            f"max_rows = {model.max_rows} does not go with {jax.process_count()} processes: the rows of one unit could "
-            "lie on two of them and count twice; run one process."
+            f"units of several rows do not go with {jax.process_count()} processes: the rows of one unit could lie on "
+            "two of them and count twice; run one process."
         )
     return model, open_source(data)
 

@@ -98,8 +98,11 @@ class Frame:
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
+        # Without types: in pandas one missing value makes numbers of integers, and one word makes text of numbers.
         self.columns = [
-            column_of(name, frame.dtypes.iloc[place]) for place, name in enumerate(frame.columns) if type(name) is str
+            column_of(name, frame.dtypes.iloc[place])._replace(type=None)
+            for place, name in enumerate(frame.columns)
+            if type(name) is str
         ]
 
     def read(self, names: Sequence[str]) -> dict[str, Entries]:
@@ -149,7 +152,10 @@ def _described(name: str, entries: Entries | None, column: Any) -> Column:
     if entries is None:
         of_type = f"is of type {type(column).__name__}, which is no column with one entry per row"
         return Column(name, None, problem=f"{of_type}; give an array in one dimension or a list")
-    return column_of(name, entries.dtype) if isinstance(entries, np.ndarray) else _arrow_column(name, entries.type)
+    if not isinstance(entries, np.ndarray):
+        return _arrow_column(name, entries.type)
+    described = column_of(name, entries.dtype)
+    return described._replace(type=None) if hasattr(column, "iloc") else described  # as in a frame of pandas
 
 
 def _entries(column: Any) -> Entries:
