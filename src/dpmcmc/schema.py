@@ -41,6 +41,11 @@ _HOW_TO_FILL_IN = """\
 # taken from the data (their smallest value, the levels that occur) is itself a secret. Delete fields that are not used;
 # their columns are then never read.
 #
+#     type: number, integer    constraints: {minimum: 0, maximum: 100}    what is outside is clamped
+#     type: string             constraints: {enum: [low, high]}           all possible levels, the reference first
+#     type: integer            constraints: {enum: [1, 2, 3]}             codes of categories
+#     type: boolean            true and false, 1 and 0; yes and no are a string with {enum: ["no", "yes"]}, in quotes
+#
 # A rule for values that are missing, malformed or unknown levels may stand in each field:
 #     dpmcmc: {missing: midpoint}     of numbers and booleans
 #     dpmcmc: {missing: own level}    of fields with enum
@@ -50,7 +55,7 @@ _HOW_TO_FILL_IN = """\
 # how many rows of a person are used at most:
 # dpmcmc: {unit: person_id, max_rows: 8}"""
 _BLANKS = {
-    None: "number, integer, boolean or string; then a line `constraints: …`: {minimum: 0, maximum: 9}, {enum: [a, b]}",
+    None: "number, integer, boolean or string; then a line `constraints: {…}`, see above",
     "number": "for example {minimum: 0, maximum: 100}; what is outside is clamped",
     "integer": "for example {minimum: 0, maximum: 100}, or {enum: [1, 2, 3]} for codes",
     "string": "for example {enum: [low, high]}: all levels that are possible",
@@ -137,8 +142,12 @@ class Field:
             if whole and (isinstance(level, bool) or not isinstance(level, numbers.Integral)):
                 raise self._error("level", level, "is not a whole number; give whole numbers, or the type string")
             if not whole and not isinstance(level, str):
-                # YAML takes No for false, 12 for a number and 2020-01-01 for a date.
-                raise self._error("level", level, f"is not text; put it in quotes: {str(level)!r}")
+                # YAML takes 12 for a number, 2020-01-01 for a date, and no for false: which word it was is lost.
+                remedy = f"is not text; put it in quotes: {str(level)!r}"
+                if isinstance(level, bool):
+                    word = "yes" if level else "no"
+                    remedy = f"is not text (YAML takes {word} for it); put it in quotes as the table has it: {word!r}"
+                raise self._error("level", level, remedy)
             if not whole and (not level.strip() or level != level.strip()):
                 raise self._error("level", level, "is empty or has spaces at its ends, which data lose; take them away")
         self._set("levels", tuple(int(level) if whole else str(level) for level in self.levels))
@@ -663,8 +672,8 @@ def _numbers(raw: NDArray[Any]) -> NDArray[np.float64]:
 def _misfit(field: Field, column: Column) -> str | None:
     """Why the type that a table declares for a column is not the field's.
 
-    Only where the table says so once for the whole column (Arrow, Parquet, Polars). In a CSV file, and in pandas, one odd
-    entry makes text of a column: there text is read entry by entry, and what is no number is missing.
+    Only where the table says so once for the whole column (Arrow, Parquet, Polars). In a CSV file, and in pandas, one
+    odd entry makes text of a column: there text is read entry by entry, and what is no number is missing.
     """
     if not column.fixed:
         return None

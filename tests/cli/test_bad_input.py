@@ -91,6 +91,7 @@ CASES = [
     Case("a rule for another type", "no rule", people.schema(age={"dpmcmc": {"missing": "own level"}})),
     Case("a reference that is no level", "reference = 'none'", levels("school", "college", reference="none")),
     Case("a level twice", "name every level once", levels("school", "school")),
+    Case("a level that YAML takes for false", "as the table has it: 'no'", levels("school", False)),
     Case("a level that YAML takes for a number", "put it in quotes", levels("school", 12)),
     Case("no levels", "give a list of all levels", levels()),
     Case("a scale of 0", "not positive", people.schema(age={"dpmcmc": {"scale": 0}})),

@@ -87,8 +87,9 @@ class ModelOptions:
         str | None,
         typer.Option(
             metavar="FILE.py:NAME",
-            help="Instead of a formula: your own dpmcmc.Model, or NumPyro model, of that name. This runs the code in "
-            "the file.",
+            help="Instead of a formula: your own dpmcmc.Model, or NumPyro model, of that name. It gets columns as the "
+            "schema codes them: numbers within [−1, 1], unless center and scale say otherwise (for counts 0 and 1). "
+            "This runs the code in the file.",
             show_default=False,
             rich_help_panel=_MODEL,
         ),
