@@ -35,6 +35,13 @@ MISSING_LEVEL = "missing"
 _FIELD_KEYS = {"title", "description", "example", "examples", "rdfType", "format"}
 _CONSTRAINT_KEYS = {"required", "unique", "minLength", "maxLength", "pattern"}
 _SCHEMA_KEYS = {"$schema", "name", "title", "description", "fieldsMatch", "primaryKey", "uniqueKeys", "foreignKeys"}
+# Keys that are known, but not where they stand.
+_ELSEWHERE = {
+    **dict.fromkeys(("minimum", "maximum", "enum"), "put it under constraints of a field"),
+    **dict.fromkeys(("missing", "reference", "center", "scale"), "put it under dpmcmc of a field"),
+    **dict.fromkeys(("unit", "max_rows"), "put it under dpmcmc at the end of the schema, beside fields"),
+    **dict.fromkeys(("trueValues", "falseValues"), "make the field a string with both words as its enum"),
+}
 
 _HOW_TO_FILL_IN = """\
 # Fill in every null from what is known without looking at the data: a questionnaire, a law, common knowledge. What is
@@ -717,9 +724,8 @@ def _mapping(where: str, value: Any) -> Mapping[str, Any]:
 def _refuse_unknown(where: str, given: Mapping[str, Any], known: set[str], read_over: set[str]) -> None:
     for key in given:
         if key not in known and key not in read_over:
-            raise SchemaError(
-                f"{where} has the key {key!r}, which is not known; choose from {', '.join(sorted(known))}"
-            )
+            remedy = _ELSEWHERE.get(key, f"choose from {', '.join(sorted(known))}")
+            raise SchemaError(f"{where} has the key {key!r}, which is not known there; {remedy}")
 
 
 def _parsed_json(text: str, where: str) -> Any:
