@@ -329,7 +329,7 @@ BAD_FORMULAS = [
     ("rich + married ~ age", "'rich \\+ married' on its left side; give one response"),
     ("rich:married ~ age", "on its left side; give one response"),
     ("1 ~ age", "on its left side"),
-    ("rich ~ agee", "names 'agee', which is no column of the table; its columns are 'age', 'hours'"),
+    ("rich ~ agee", "names 'agee', which is no column of the schema; its columns are 'age', 'hours'"),
     ("weight ~ age", "names 'weight', which is no column"),
     ("rich ~ I(agee + 1)", "names 'agee', which is no column"),
     ("rich ~ rich:age", "has 'rich' on both sides; .* leave it out"),
@@ -363,7 +363,9 @@ BAD_FORMULAS = [
     ("rich ~ I(age + hours + wage + visits + change)", "a function of 5 columns; use at most 4"),
     ("rich ~ 2:age", "multiplies a term by 2; leave the number out"),
     ("rich ~ 'abc'", "cannot be read: String literals"),
-    ("rich ~ age | sex", "cannot be read"),
+    ("rich ~ age | sex", "cannot be read: .* an effect of each group by groups="),
+    ("very rich ~ age", "cannot be read: Missing operator.* a name with spaces as `name`"),
+    ("age > 30 ~ hours", r"cannot be read: .* comparisons as I\(age > 30\)"),
     ("rich ~ (age", "cannot be read"),
     ("rich ~ age ** hours", "cannot be read"),
     ("rich ~ np.median(age)", "may not be called; the functions are"),
@@ -431,7 +433,7 @@ def test_formulaic_by_itself_would_have_run_code(tmp_path):
     [
         ("education", "logistic", "'education': it has 3 levels; name the two levels in the schema"),
         ("sex", "logistic", "it has 3 levels; .*'record counts as nothing' instead of 'own level'"),
-        ("age", "logistic", "neither a boolean, nor has two levels, nor is an integer from 0 to 1"),
+        ("age", "logistic", "neither a boolean, .* an integer from 0 to 1; choose another family"),
         ("education", "linear", "it is a category; give a number"),
         ("rich", "linear", "it is a boolean; use family='logistic'"),
         ("wage", "poisson", "it is not an integer; counts are"),
@@ -457,7 +459,7 @@ def test_unknown_families(family):
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ("state", "groups = 'state' is no column of the table; its columns are 'age'"),
+        ("state", "groups = 'state' is no column of the schema; its columns are 'age'"),
         (3, "groups = 3 is no column"),
         ("age", "groups = 'age' is a number in the schema, not a category"),
         ("married", "groups = 'married' is a boolean"),

@@ -217,6 +217,12 @@ def test_bad_arguments(options, message):
         dpmcmc.regression("rich ~ hours", TABLE, **options)
 
 
+def test_the_table_in_place_of_its_records_is_refused():
+    model, _ = dpmcmc.regression(f"rich ~ {RIGHT}", TABLE)
+    with pytest.raises(DataError, match="give the records that came with the model: model, records = "):
+        dpmcmc.sample(model, TABLE, epsilon=1.0, delta=1e-6)
+
+
 def test_a_formula_that_cannot_be_used_is_refused_before_a_value_is_coded(monkeypatch):
     def fail(self, names=None):
         raise AssertionError("looked at")

@@ -448,7 +448,8 @@ class Design:
     def _group_field(self, groups: Any) -> Field:
         if not isinstance(groups, str) or groups not in self.schema.names:
             raise ModelError(
-                f"groups = {groups!r} is no column of the table; its columns are {_listed(self.schema.names)}"
+                f"groups = {groups!r} is no column of the schema; its columns are {_listed(self.schema.names)}: choose "
+                "one, or add the field"
             )
         field = self.schema[groups]
         if field.kind != "category":
@@ -484,7 +485,10 @@ class Design:
                 )
             if len(response.names) == 1 and response.range.tolist() == [[0.0, 1.0]] and self._only_whole(response):
                 return None
-            return "it is neither a boolean, nor has two levels, nor is an integer from 0 to 1; change the schema"
+            return (
+                "it is neither a boolean, nor has two levels, nor is an integer from 0 to 1; choose another family "
+                "(linear for numbers, poisson for counts), or change the schema"
+            )
         if response.is_category:
             return f"it is a category; give a number, or use family='logistic' for {len(response.names)} levels"
         if len(response.names) > 1:
@@ -551,7 +555,8 @@ def _parsed(formula: str, side: str, intercept: bool, available: list[str]) -> l
     except (FormulaicError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         problem = (
-            f"formula = {formula!r} cannot be read: {reason.rstrip('.')}; write it as 'income ~ age + C(education)'"
+            f"formula = {formula!r} cannot be read: {reason.rstrip('.')}; write it as 'income ~ age + C(education)', a "
+            "name with spaces as `name`, arithmetic and comparisons as I(age > 30), an effect of each group by groups="
         )
     raise ModelError(problem)
 
@@ -661,7 +666,8 @@ class _Reader:
     def _field(self, name: str) -> Field:
         if name not in self.schema.names:
             raise self._refuse(
-                f"names {name!r}, which is no column of the table", f"its columns are {_listed(self.schema.names)}"
+                f"names {name!r}, which is no column of the schema",
+                f"its columns are {_listed(self.schema.names)}: choose one, or add the field",
             )
         field = self.schema[name]
         if not _has_values(field):

@@ -35,11 +35,23 @@ MISSING_LEVEL = "missing"
 _FIELD_KEYS = {"title", "description", "example", "examples", "rdfType", "format"}
 _CONSTRAINT_KEYS = {"required", "unique", "minLength", "maxLength", "pattern"}
 _SCHEMA_KEYS = {"$schema", "name", "title", "description", "fieldsMatch", "primaryKey", "uniqueKeys", "foreignKeys"}
+# Keys that are known, but not where they stand.
+_ELSEWHERE = {
+    **dict.fromkeys(("minimum", "maximum", "enum"), "put it under constraints of a field"),
+    **dict.fromkeys(("missing", "reference", "center", "scale"), "put it under dpmcmc of a field"),
+    **dict.fromkeys(("unit", "max_rows"), "put it under dpmcmc at the end of the schema, beside fields"),
+    **dict.fromkeys(("trueValues", "falseValues"), "make the field a string with both words as its enum"),
+}
 
 _HOW_TO_FILL_IN = """\
 # Fill in every null from what is known without looking at the data: a questionnaire, a law, common knowledge. What is
 # taken from the data (their smallest value, the levels that occur) is itself a secret. Delete fields that are not used;
 # their columns are then never read.
+#
+#     type: number, integer    constraints: {minimum: 0, maximum: 100}    what is outside is clamped
+#     type: string             constraints: {enum: [low, high]}           all possible levels, the reference first
+#     type: integer            constraints: {enum: [1, 2, 3]}             codes of categories
+#     type: boolean            true and false, 1 and 0; yes and no are a string with {enum: ["no", "yes"]}, in quotes
 #
 # A rule for values that are missing, malformed or unknown levels may stand in each field:
 #     dpmcmc: {missing: midpoint}     of numbers and booleans
@@ -50,7 +62,7 @@ _HOW_TO_FILL_IN = """\
 # how many rows of a person are used at most:
 # dpmcmc: {unit: person_id, max_rows: 8}"""
 _BLANKS = {
-    None: "number, integer, boolean or string; then a line `constraints: …`: {minimum: 0, maximum: 9}, {enum: [a, b]}",
+    None: "number, integer, boolean or string; then a line `constraints: {…}`, see above",
     "number": "for example {minimum: 0, maximum: 100}; what is outside is clamped",
     "integer": "for example {minimum: 0, maximum: 100}, or {enum: [1, 2, 3]} for codes",
     "string": "for example {enum: [low, high]}: all levels that are possible",
@@ -137,8 +149,12 @@ class Field:
             if whole and (isinstance(level, bool) or not isinstance(level, numbers.Integral)):
                 raise self._error("level", level, "is not a whole number; give whole numbers, or the type string")
             if not whole and not isinstance(level, str):
-                # YAML takes No for false, 12 for a number and 2020-01-01 for a date.
-                raise self._error("level", level, f"is not text; put it in quotes: {str(level)!r}")
+                # YAML takes 12 for a number, 2020-01-01 for a date, and no for false: which word it was is lost.
+                remedy = f"is not text; put it in quotes: {str(level)!r}"
+                if isinstance(level, bool):
+                    word = "yes" if level else "no"
+                    remedy = f"is not text (YAML takes {word} for it); put it in quotes as the table has it: {word!r}"
+                raise self._error("level", level, remedy)
             if not whole and (not level.strip() or level != level.strip()):
                 raise self._error("level", level, "is empty or has spaces at its ends, which data lose; take them away")
         self._set("levels", tuple(int(level) if whole else str(level) for level in self.levels))
@@ -717,9 +733,8 @@ def _mapping(where: str, value: Any) -> Mapping[str, Any]:
 def _refuse_unknown(where: str, given: Mapping[str, Any], known: set[str], read_over: set[str]) -> None:
     for key in given:
         if key not in known and key not in read_over:
-            raise SchemaError(
-                f"{where} has the key {key!r}, which is not known; choose from {', '.join(sorted(known))}"
-            )
+            remedy = _ELSEWHERE.get(key, f"choose from {', '.join(sorted(known))}")
+            raise SchemaError(f"{where} has the key {key!r}, which is not known there; {remedy}")
 
 
 def _parsed_json(text: str, where: str) -> Any:

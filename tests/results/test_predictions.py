@@ -12,7 +12,7 @@ from scipy import stats
 import dpmcmc
 from dpmcmc import Posterior
 from dpmcmc.design import Design
-from dpmcmc.errors import ResultError, SchemaError
+from dpmcmc.errors import ResultError
 from dpmcmc.results.quality import Quality
 from tests.results.cases import STATEMENTS
 
@@ -189,7 +189,7 @@ def test_a_file_predicts_the_same(tmp_path):
 
 def test_bad_rows_and_levels():
     posterior = make()
-    with pytest.raises(SchemaError, match="has no column 'age'"):
+    with pytest.raises(ResultError, match=r"rows has no column 'age', which formula = .* needs; add it"):
         posterior.predict({name: column for name, column in ROWS.items() if name != "age"})
     for level in (0, 1, 90, -0.1, "0.9", None, True):
         with pytest.raises(ResultError, match=r"level = .* is not between 0 and 1; give"):

@@ -87,8 +87,9 @@ class ModelOptions:
         str | None,
         typer.Option(
             metavar="FILE.py:NAME",
-            help="Instead of a formula: your own dpmcmc.Model, or NumPyro model, of that name. This runs the code in "
-            "the file.",
+            help="Instead of a formula: your own dpmcmc.Model, or NumPyro model, of that name. It gets columns as the "
+            "schema codes them: numbers within [−1, 1], unless center and scale say otherwise (for counts 0 and 1). "
+            "This runs the code in the file.",
             show_default=False,
             rich_help_panel=_MODEL,
         ),
@@ -334,8 +335,13 @@ def _load_model(place: str) -> Any:
     path, _, name = place.rpartition(":") if ":" in place else (place, "", "model")
     found = _run_file(Path(path), place)
     if not hasattr(found, name):
-        models = [key for key, value in vars(found).items() if isinstance(value, dpmcmc.Model)]
-        there = f"it has {', '.join(map(repr, models))}" if models else "it has no dpmcmc.Model"
+        models = [
+            key
+            for key, value in vars(found).items()
+            if isinstance(value, dpmcmc.Model)
+            or (callable(value) and getattr(value, "__module__", "") == found.__name__)
+        ]
+        there = f"it has {', '.join(map(repr, models))}" if models else "it has neither a dpmcmc.Model nor a function"
         raise UsageError(f"--model is {place!r}, but the file has no {name!r}; {there}: give FILE.py:NAME")
     model = getattr(found, name)
     if isinstance(model, dpmcmc.Model) or (callable(model) and not isinstance(model, type)):

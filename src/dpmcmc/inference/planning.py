@@ -577,5 +577,6 @@ def refuse_useless(check: RecordCheck | None) -> None:
     if check is not None and check.estimate - 6.0 * check.noise_sd > 0.5 * check.num_records:
         raise RunError(
             f"about {check.share:.0%} of the records count as nothing: their values are missing, infinite, text, or "
-            "impossible for the model; check the columns and their coding"
+            "impossible for the model; check the columns and their coding (by a schema, yes and no are levels, not a "
+            "boolean, and a model of your own gets numbers within [-1, 1]: counts as they are take center: 0, scale: 1)"
         )

@@ -296,10 +296,13 @@ class RegressionModel(Model):
         if not isinstance(records, dict):
             raise DataError(f"data is one array; give a mapping with the columns {expected}.")
         if set(records) != set(expected):
-            raise DataError(
-                f"data has the columns {list(records)}, but the model needs exactly {expected}; add the "
-                'missing and drop the other columns, for example {"X": table[["age", "hours"]], "y": table["income"]}.'
+            remedy = (
+                'add the missing and drop the other columns, for example {"X": table[["age", "hours"]], "y": '
+                'table["income"]}.'
+                if self.design is None
+                else "give the records that came with the model: model, records = dpmcmc.regression(formula, table)."
             )
+            raise DataError(f"data has the columns {list(records)}, but the model needs exactly {expected}; {remedy}")
         if records["X"].shape != (num_records, self.num_features):
             raise DataError(
                 f"column 'X' has shape {records['X'].shape}, but the model has {self.num_features} features; "

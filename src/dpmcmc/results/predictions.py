@@ -99,6 +99,12 @@ def predict_by_design(
     """Predict with a regression of a formula. With η = α + xᵀβ + u_group the mean is the family's of η."""
     _check_level(level)
     if design.variables:
+        there = [column.name for column in open_table(rows).columns]
+        missing = [name for name in design.variables if name not in there]
+        if missing:
+            raise ResultError(
+                f"rows has no column {', '.join(map(repr, missing))}, which formula = {design.formula!r} needs; add it"
+            )
         clean = design.schema.clean(rows, design.variables)
         features = design.matrix(clean)
     else:
