@@ -57,6 +57,7 @@ from dpmcmc.tuning import (
     LARGEST_SHARE,
     Asked,
     Found,
+    Groups,
     Laplace,
     Prior,
     Questions,
@@ -111,6 +112,7 @@ class _Run(NamedTuple):
     exact: bool
     walk: Walk | None
     settings: Settings
+    groups: Groups | None
 
     @property
     def num_chains(self) -> int:
@@ -185,6 +187,9 @@ def _prepare(
     for note in plan.notes:
         warnings.warn(note, DPMCMCWarning, stacklevel=4)
     prior = describe_prior(model, num_records, curator.passes.keep)
+    groups = None if exact else Groups.of(row_model(model))
+    if groups is not None:
+        prior = groups.reference(prior)
     keys = tuple(jax.random.split(curator.public_key, 3))
     start = _start(model, method, settings.init, num_records, keys[0], prior)
     coordinates = Affine(start, np.diag(prior.sd))
@@ -210,7 +215,9 @@ def _prepare(
         curator.prepare(LogRatio(1.0, 1.0), start, start)
     if funds.record_check is not None:
         curator.prepare(funds.record_check, start)
-    run = _Run(curator, funds.main, funds.record_check, prior, start, Asked(), keys, method, exact, walk, settings)
+    run = _Run(
+        curator, funds.main, funds.record_check, prior, start, Asked(), keys, method, exact, walk, settings, groups
+    )
     # What will be drawn in the end, from the prior: compiled, and seen to work, before anything is spent.
     nothing = np.zeros((model.dimension, model.dimension))
     for shape in ((settings.num_chains, settings.num_steps or NUM_DRAWS), (1, _COMPARED_DRAWS)):
@@ -413,7 +420,7 @@ def _posterior(
         coords = dict(model.labels.values())
         if chain is None:
             draws = _constrained(curator, theta)
-            noise_share = _noise_share(curator, run.keys[1], found)
+            noise_share = _noise_share(run, found)
             said, notes = _said_of_draws(run, found, noise_share), list[str]()
         else:
             by_draw = constrained(curator, np.swapaxes(theta, 0, 1))
@@ -441,7 +448,7 @@ def _posterior(
                 reasons=(*reasons, *(advice if reasons else ())),
                 notes=(*found.notes, *notes, *(() if reasons else advice)),
                 noise_share=noise_share,
-                prior_only=_prior_only(model, found, dims, coords),
+                prior_only=_prior_only(run, found, dims, coords),
                 clipped_share=found.clipped_share,
                 clipped_share_sd=found.clipped_share_sd,
                 independent_draws=chain is None,
@@ -456,7 +463,7 @@ def _draws(run: _Run, found: Found, chain: _Chain | None) -> tuple[Array, dict[s
         return np.swapaxes(theta, 0, 1), {"acceptance_rate": accepted.T}, thin
     shape = run.num_chains, run.settings.num_steps or NUM_DRAWS
     if found.laplace is not None:
-        return _gaussian(run.keys[0], found.laplace.mean, found.laplace.covariance, shape), {}, 1
+        return _of_laplace(run, run.keys[0], found.laplace.mean, found.laplace.covariance, shape), {}, 1
     assert found.surveyor is not None
     return found.surveyor.draw_theta(shape[0] * shape[1]).reshape(*shape, -1), {}, 1
 
@@ -534,11 +541,20 @@ def _constrained(curator: Curator, theta: Array) -> dict[str, NDArray[Any]]:
     return {name: np.asarray(value) for name, value in curator.passes.constrain(jnp.asarray(theta)).items()}
 
 
-def _noise_share(curator: Curator, key: jax.Array, found: Found) -> dict[str, NDArray[Any]]:
+def _of_laplace(run: _Run, key: jax.Array, mean: Array, covariance: Array, shape: tuple[int, int]) -> Array:
+    """Draw from a Gaussian that was found; brought under the model's own prior, where groups took another."""
+    if run.groups is None:
+        return _gaussian(key, mean, covariance, shape)
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint64).tolist())
+    return run.groups.draw(generator, mean, covariance, shape[0] * shape[1]).reshape(*shape, -1)
+
+
+def _noise_share(run: _Run, found: Found) -> dict[str, NDArray[Any]]:
     """Return the share of each sd that is noise, in constrained space: draws with and without it."""
+    curator = run.curator
     if found.laplace is not None:
         pair = [
-            _gaussian(key, found.laplace.mean, covariance, (1, _COMPARED_DRAWS))
+            _of_laplace(run, run.keys[1], found.laplace.mean, covariance, (1, _COMPARED_DRAWS))
             for covariance in (found.laplace.posterior, found.laplace.covariance)
         ]
     else:
@@ -552,8 +568,11 @@ def _noise_share(curator: Curator, key: jax.Array, found: Found) -> dict[str, ND
     return {name: share_of_noise(without[name], reported[name]) for name in reported}
 
 
-def _prior_only(model: Model, found: Found, dims: Any, coords: Any) -> tuple[str, ...]:
+def _prior_only(run: _Run, found: Found, dims: Any, coords: Any) -> tuple[str, ...]:
     """Name the directions that only the prior holds, by their largest parts."""
+    model, directions = run.curator.model, found.prior_directions
+    if run.groups is not None:  # of the scale of groups, the effects tell
+        directions = directions[:, np.abs(directions[run.groups.scale]) < 0.9]
     names = [
         name if place.stop - place.start == 1 else f"{name}[{index}]"
         for name, place in model.parameter_slices.items()
@@ -564,7 +583,7 @@ def _prior_only(model: Model, found: Found, dims: Any, coords: Any) -> tuple[str
             for index in range(place.stop - place.start):
                 names[place.start + index] = entry_label(name, (index,), dims, coords)
     labels = []
-    for direction in found.prior_directions.T:
+    for direction in directions.T:
         first, *others = np.argsort(-np.abs(direction))[:3]
         largest = [first, *(place for place in others if abs(direction[place]) > 0.3)]
         parts = [f"{abs(direction[place]):.1f}·{names[place]}" for place in largest]

@@ -5,6 +5,7 @@ choice may follow everything released before.
 """
 
 from dpmcmc.tuning.auto import Found, Surveyor, can_survey, find_posterior, is_surveyed, largest_form
+from dpmcmc.tuning.groups import Groups
 from dpmcmc.tuning.laplace import Laplace, find_laplace
 from dpmcmc.tuning.prior import Prior, describe_prior
 from dpmcmc.tuning.questions import Asked, Questions, Style
@@ -16,6 +17,7 @@ __all__ = [
     "LARGEST_SHARE",
     "Asked",
     "Found",
+    "Groups",
     "Laplace",
     "Prior",
     "Questions",
