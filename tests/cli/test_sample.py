@@ -125,12 +125,10 @@ class TestOneTableManyWays:
 
         assert_same_draws(self.in_python(pandas.read_csv(folder / "people.csv")), expected)
 
-    @pytest.mark.parametrize("kind", ["typed", "texts"])
-    def test_polars(self, kind, expected):
+    def test_polars(self, expected):
         import polars
 
-        table = people.columns()
-        assert_same_draws(self.in_python(polars.DataFrame(people.typed(table) if kind == "typed" else table)), expected)
+        assert_same_draws(self.in_python(polars.DataFrame(people.typed(people.columns()))), expected)
 
     def test_duckdb(self, expected, tmp_path):
         import duckdb
@@ -492,13 +490,7 @@ class TestLeaks:
                 table[name][200] = text
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                dpmcmc.regression(people.FORMULA, dpmcmc.Table(table_of(table), people.SCHEMA))
-
-
-def table_of(table):
-    import pyarrow
-
-    return pyarrow.table(table)
+                dpmcmc.regression(people.FORMULA, dpmcmc.Table(table, people.SCHEMA))
 
 
 def test_a_whole_run_as_a_user_has_it(folder):

@@ -590,10 +590,10 @@ def test_feature_bounds_are_a_cap(monkeypatch):
     data = changed(X=np.sign(features()))
     asked, ask = [], Curator.ask
 
-    def watched(self, query, theta, **options):
+    def watched(self, query, theta, *proposal, **options):
         if isinstance(query, WeightedGradient):
             asked.append((query.l2_clip_norm, options["coordinates"].matrix))
-        return ask(self, query, theta, **options)
+        return ask(self, query, theta, *proposal, **options)
 
     monkeypatch.setattr(Curator, "ask", watched)
     bounded = models.LogisticRegression(["a", "b", "c"], feature_bounds=[1.0, 1.0, 1.0])

@@ -729,7 +729,7 @@ BAD = [
     ({"sampler": dpmcmc.DPHMC(0.1, 2, 1.0, 1.0, 5.0, 5.0, mass_matrix=np.eye(3))}, QueryError, "mass_matrix"),
     ({"sampler": dpmcmc.DPHMC(0.1, 2, 1.0, 1.0, 5.0, 5.0, mass_matrix=-np.eye(2))}, QueryError, "mass_matrix"),
     ({"sampler": dpmcmc.DPSGLD(501, 1.0, 1e-5)}, QueryError, "batch_size"),
-    ({"data": DATA[:1]}, DataError, "1 row"),
+    ({"data": DATA[:1]}, DataError, "1 record"),
     ({"data": DATA[:0]}, DataError, "row"),
     ({"data": np.array(["2020-01-01"] * 5, "datetime64[D]")}, DataError, "dates"),
     ({"model": "logistic"}, ModelError, "model"),

@@ -11,7 +11,7 @@ from dpmcmc.errors import QueryError
 from studies import auto_cases, exact
 from studies.auto_cases import Summary, case_names, data_repeat, make_case
 
-CHAINS = ("adult", "logistic-1m", "mixture", "student-regression", "small-n", "rare-events")
+CHAINS = ("adult", "logistic-1m", "mixture", "factor", "student-regression", "small-n", "rare-events")
 QUICK = [name for name in case_names() if name not in CHAINS]
 
 
