@@ -3,6 +3,7 @@
 import json
 import math
 import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -667,6 +668,7 @@ def test_directions_are_named_by_their_largest_part():
     directions = np.column_stack([np.full(20, 20**-0.5), np.eye(20)[3]])
     found = type("Found", (), {"prior_directions": directions})
     dims = {name: (dimension,) for name, (dimension, _) in model.labels.items()}
-    first, second = laplace._prior_only(model, found, dims, dict(model.labels.values()))
+    of_run = SimpleNamespace(curator=SimpleNamespace(model=model), groups=None)
+    first, second = laplace._prior_only(of_run, found, dims, dict(model.labels.values()))
     assert first == "intercept"
     assert second == f"coefficients[{model.feature_names[2]}]"

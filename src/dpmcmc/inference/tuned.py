@@ -249,7 +249,9 @@ def _start(model: Model, method: Method, init: Any, num_records: int, key: jax.A
         if method == "DP-Laplace" or Style.of(model).linear_size:
             return prior.center
         # Where signs or labels may be switched, the centre is a place from which no slope leads anywhere.
-        return np.asarray(prior.center + 0.005 * prior.sd * np.asarray(jax.random.normal(key, prior.sd.shape)))
+        return np.asarray(
+            prior.center + np.minimum(0.5 * prior.sd, 0.5) * np.asarray(jax.random.normal(key, prior.sd.shape))
+        )
     if isinstance(init, dict):
         init = {name: np.asarray(value)[None] for name, value in init.items()}
     else:
