@@ -104,8 +104,8 @@ def sample(
     init
         Starting points: None draws them from the prior; else an array of chains × unconstrained parameters, or a dict
         of constrained values with a leading axis of chains. For SurrogateHMC None draws them from the surrogate. For
-        "auto" and DPLaplace, where the search starts: None for (next to) the prior's centre, one unconstrained vector, or a dict
-        of constrained values. They must not be taken from the data.
+        "auto" and DPLaplace, where the search starts: None for the prior's centre (or next to it), one unconstrained
+        vector, or a dict of constrained values. They must not be taken from the data.
     thin
         Keep every ``thin``-th draw.
     progress
