@@ -57,8 +57,9 @@ def mmd_figure(table: Table, paper_page: Path) -> Figure:
             axis.set_title(case.capitalize())
             if len(rows):
                 logarithmic(axis)
-                axis.legend(loc="best", fontsize=8)
-        figure.axes[0].set_ylabel("MMD to the exact posterior")
+        first = figure.axes[0]
+        first.set_ylabel("MMD to the exact posterior")
+        figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
 

@@ -538,6 +538,7 @@ def _digest(num_devices):
     return digest.hexdigest()
 
 
+@pytest.mark.slow
 def test_sums_do_not_depend_on_the_number_of_devices():
     """1, 2 and 3 devices agree bit for bit (a process of its own: the flag is read when JAX starts)."""
     script = "from tests.curator.test_units import _digest; print([_digest(k) for k in (1, 2, 3)])"

@@ -239,6 +239,7 @@ def test_a_regression_is_a_gaussian_and_what_is_near_is_said():
 # ------------------------------------------------------------------ devices, streams, compilation
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_devices(seeded):
     script = (
         "from tests.inference.test_auto import *; print(json.dumps([as_text(run(devices=2).draws['theta'][:, :20])]))"
@@ -258,6 +259,7 @@ def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch):
     assert not same(streamed, run(model, records, epsilon=1.0))  # twin: another row gives other draws
 
 
+@pytest.mark.slow
 def test_a_survey_and_a_chain_of_streamed_records_are_those_in_memory(chained, tmp_path, monkeypatch):
     """Scores with second moments, and log-ratios, which regressions do not ask for."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -476,7 +478,10 @@ NASTY = {
 
 
 @pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("label", NASTY)
+@pytest.mark.parametrize(
+    "label",
+    [pytest.param(label, marks=[pytest.mark.slow] if "huge" in label or "same" in label else []) for label in NASTY],
+)
 def test_bad_data_give_a_posterior_flagged_where_it_is_hopeless(label, exact, monkeypatch):
     """Never an error of linear algebra: after the first charge it would cost the whole budget."""
     monkeypatch.setattr(tuned, "_MOST_STEPS", 100)

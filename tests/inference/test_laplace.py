@@ -198,6 +198,7 @@ def scale_draws(data, **options):
     return np.concatenate([posterior.draws["intercept"][..., None], posterior.draws["coefficients"]], axis=-1)
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_devices():
     script = (
         "from tests.inference.test_laplace import *; "

@@ -321,6 +321,7 @@ def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch):
     assert not np.array_equal(draws[0], draws[1])
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_devices():
     script = (
         "from tests.inference.test_stepwise import *; import json; "

@@ -259,6 +259,7 @@ except SystemExit as end:
     assert "Usage" in result.stdout
 
 
+@pytest.mark.slow
 def test_from_another_working_directory(tmp_path):
     """The command and its worker processes find the packages; a refusal is one line."""
     arguments = ["clipping", "--out", "small", "--model", "banana", "--algorithm", "hmc", "--bound", 1, "--repeats", 1]

@@ -133,6 +133,7 @@ def test_a_banana_is_drawn_from_a_surrogate_of_degree_2():
         assert np.all(np.abs(straightened.std(axis=0) - 1.0) < 0.3)
 
 
+@pytest.mark.slow
 def test_a_shape_that_no_polynomial_holds_is_left_to_a_chain_or_flagged():
     """What the survey sees of it decides which of the two; in none of three runs it is taken for a good fit."""
     for seed in range(3):
