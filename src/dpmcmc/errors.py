@@ -39,6 +39,14 @@ class ResultError(DPMCMCError, ValueError):
     """Draws do not fit together, or a file is not a posterior of this package or cannot be written."""
 
 
+class LedgerError(DPMCMCError):
+    """A ledger cannot be opened, read or written, was edited, or belongs to other data."""
+
+
+class CheckpointError(DPMCMCError):
+    """A run cannot be begun in a folder, or not be gone on with: it is damaged, in use, or of another model or data."""
+
+
 class RunError(DPMCMCError):
     """A run failed after it had begun to spend, and there are no draws to return; it says what is spent.
 

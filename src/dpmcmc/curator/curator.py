@@ -237,7 +237,7 @@ class Curator:
             noise = placement.agree(self._draw(query, len(batch)))
             if budget is not None:
                 cost = self._cost(query, len(batch), public)
-                _spend(budget, cost)
+                _spend(budget, cost, {"kind": query.kind, "answers": len(batch)})
             release = self._passes.answer(query, batch, other, noise, partial(self._host_total, way), public)
             self.raise_stream_error()
             release = jax.tree.map(np.asarray, release)
@@ -429,7 +429,7 @@ class Curator:
         """
         self._check_order(order)
         with exact_arithmetic():
-            paid = self._agree(self._till.take(order, ahead, self._charge))
+            paid = self._agree(self._till.take(order, ahead, partial(self._charge, order)))
         self._unused.append((paid, order.queries))
         return paid
 
@@ -449,9 +449,11 @@ class Curator:
         elif self.private and isinstance(gradient, BatchGradient):
             raise QueryError("batches are paid for by a StepBudget")
 
-    def _charge(self, cost: Cost) -> None:
-        if self.budget is not None:
-            _spend(self.budget, cost)
+    def _charge(self, order: Order, cost: Cost) -> None:
+        # (A sampler that asks nothing at its start has nothing to pay for there.)
+        if self.budget is not None and (order.room or any(cost)):
+            what = {"kind": "steps", "steps": order.draws * order.thin} if order.room else {"kind": "start"}
+            _spend(self.budget, cost, what)
 
     def stop_drawing(self) -> None:
         """Draw no more noise ahead."""
@@ -548,9 +550,11 @@ class Program:
         return str(self._compiled.as_text())
 
 
-def _spend(budget: Budget | StepBudget, cost: Cost) -> None:
+def _spend(budget: Budget | StepBudget, cost: Cost, what: dict[str, Any]) -> None:
     """Charge by the class's own method: an attribute of the instance could do nothing."""
-    type(budget).spend(budget, cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta)
+    type(budget).spend(
+        budget, cost.spent, lattice_epsilon=cost.lattice_epsilon, lattice_delta=cost.lattice_delta, what=what
+    )
 
 
 def _shapes_of(tree: Any) -> Hashable:

@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpmcmc.data.marks import digests, keyed_marks
 from dpmcmc.data.units import UnitRecords, Units
 from dpmcmc.entries import identity_of, plain
 from dpmcmc.errors import DataError, SchemaError
 from dpmcmc.schema import Schema
-from dpmcmc.sources import Entries, ParquetFile, Source, code_entries, num_entries
+from dpmcmc.sources import ArrowTable, Entries, ParquetFile, Source, code_entries, num_entries
 
 __all__ = ["Clean", "Table", "TableStream"]
 
 Clean = dict[str, NDArray[np.float64]]
+_MARKED_ROWS = 65536
 
 
 class Table:
@@ -66,7 +68,8 @@ class Table:
     ) -> None:
         self.schema = _as_schema(schema)
         self.schema.refuse_blanks()
-        opened = self.schema.open(source)
+        opened = self._opened = self.schema.open(source)
+        self._marks: dict[str, bytes] | None = None
         self._streamed: ParquetFile | None = None
         self._clean: Clean = {}
         self._identities: NDArray[np.int64] | None = None
@@ -75,6 +78,8 @@ class Table:
             self.num_records = self._num_rows = self._streamed.num_rows
             return
         entries = opened.read(self.schema.names)
+        if isinstance(opened, ArrowTable):  # may be a stream, which can be read once only
+            self._marks = digests([entries])
         self.num_records = self._num_rows = num_entries(entries)
         for name, column in entries.items():
             if name == self.unit:
@@ -197,7 +202,19 @@ class Table:
         if self.streamed:
             return TableStream(self, self.columns, self.coded)
         rows, units = self.coded(self.clean()), self.unit_index()
-        return rows if units is None else units.stack(rows)
+        return rows if units is None else units.stack(rows)._replace(origin=self)
+
+    def marks(self, key: bytes) -> dict[str, str]:
+        """Return keyed fingerprints of the columns, as they are in the source, by those of their names.
+
+        Whatever the schema makes of entries, and wherever the table comes from (a number is the same in CSV, Parquet
+        and pandas), the marks are the same; another order of rows is another table. They reveal nothing without the key.
+        """
+        if self._marks is not None:
+            return keyed_marks(key, self._marks)
+        if self._streamed is not None:
+            return keyed_marks(key, digests(self._streamed.batches(self.schema.names, _MARKED_ROWS)))
+        return keyed_marks(key, digests([self._opened.read(self.schema.names)]))
 
 
 class TableStream:
@@ -214,7 +231,7 @@ class TableStream:
     """
 
     def __init__(self, table: Table, names: Sequence[str], build: Callable[[Clean], Any]) -> None:
-        self.num_records = table.num_records
+        self.num_records, self.origin = table.num_records, table
         self._table, self._names, self._build = table, tuple(names), build
 
     def __repr__(self) -> str:

@@ -34,6 +34,7 @@ class OpenRecords(NamedTuple):
 
     records: Records
     num_records: int
+    origin: Any = None  # the Table that they were made of, if any
 
     def __repr__(self) -> str:
         return f"OpenRecords({self.num_records} records)"  # and none of their values
@@ -65,7 +66,7 @@ def copy_records(data: Any) -> tuple[Records, int]:
     array([1. , nan, 1.5])
     """
     if isinstance(data, OpenRecords):
-        return data
+        return data.records, data.num_records
     if isinstance(data, Mapping):
         return _copy_columns(dict(data.items()))
     table = _table_columns(data, "data")

@@ -28,10 +28,13 @@ class UnitRecords(NamedTuple):
         The columns, each of shape (units, max_rows, …).
     present
         Which of them are rows that count, of shape (units, max_rows). The others hold numbers that nobody uses.
+    origin
+        The table that they were made of, if any.
     """
 
     rows: Records
     present: NDArray[np.bool_]
+    origin: Any = None
 
     def __repr__(self) -> str:
         return f"UnitRecords({self.num_records} units of at most {self.present.shape[1]} rows)"

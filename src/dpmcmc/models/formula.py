@@ -114,5 +114,5 @@ def regression(
     records = design.records(table.clean(names))
     units = table.unit_index()
     if units is None:
-        return Regression(model, OpenRecords(records, table.num_records))
-    return Regression(UnitModel(model, units.max_rows, table.unit), units.stack(records))
+        return Regression(model, OpenRecords(records, table.num_records, table))
+    return Regression(UnitModel(model, units.max_rows, table.unit), units.stack(records)._replace(origin=table))

@@ -4,10 +4,13 @@ It counts public costs only, exactly, and under a lock. It does not know what a 
 answers a query spends here *before* touching a record.
 """
 
+from __future__ import annotations
+
 import os
 import threading
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 from dpmcmc.errors import BudgetExceededError, NotPrivateError, QueryError
 from dpmcmc.privacy.exact import Exact, check_number, exact_cost, rounded_down, rounded_up
@@ -41,6 +44,32 @@ def after_lattice_reserve(epsilon: float, delta: float) -> LatticeReserve:
     )
 
 
+class Books(Protocol):
+    """What writes charges down, durably: :class:`~dpmcmc.privacy.ledger.Account`."""
+
+    def charge(
+        self,
+        meter: Any,
+        spent: Fraction,
+        lattice_epsilon: Fraction,
+        lattice_delta: Fraction,
+        what: Mapping[str, Any] | None,
+    ) -> int:
+        """Charge, or raise and charge nothing. Return the number of the entry."""
+        ...
+
+    def spent(self, meter: Any) -> tuple[Fraction, Fraction, Fraction]:
+        """Return what was charged before, by this and other processes."""
+        ...
+
+
+class Spending(NamedTuple):
+    """One charge: what it was for, and what is spent after it."""
+
+    what: dict[str, Any]
+    spent: Fraction
+
+
 class _Filter:
     """What both kinds of budget have in common: a total that is fixed first, exact sums, a lock and a reserve."""
 
@@ -61,6 +90,19 @@ class _Filter:
         self._lattice_delta_reserved = Fraction(0)
         self._lattice_epsilon_spent = Fraction(0)
         self._lattice_delta_spent = Fraction(0)
+        self._books: tuple[Books, str] | None = None
+        self._last_entry = 0
+        self._history: list[Spending] = []
+
+    @property
+    def history(self) -> tuple[Spending, ...]:
+        """All charges so far, in order."""
+        return tuple(self._history)
+
+    @property
+    def last_entry(self) -> int:
+        """Number of the last charge in the books; 0 without books."""
+        return self._last_entry
 
     @property
     def epsilon(self) -> float:
@@ -153,7 +195,46 @@ class _Filter:
         with self._lock:
             return self._refusal(*costs) is None
 
-    def spend(self, mu: Exact, *, lattice_epsilon: Exact = 0.0, lattice_delta: Exact = 0.0) -> None:
+    def keep_books(self, books: Books, meter: str) -> None:
+        """Have every charge written down, durably, before it counts.
+
+        To be called before anything is spent here. What the books know of an earlier process counts when `count_again`
+        has gone through the part of it whose answers are known, and `settle` through the rest.
+        """
+        with self._lock:
+            if self._spent > 0 or self._books is not None:
+                raise QueryError("keep_books() came too late, or twice; call it before the first query")
+            self._books = books, meter
+
+    def count_again(self, entry: int, mu: Exact, lattice_epsilon: Exact, lattice_delta: Exact, what: Any) -> None:
+        """Count a charge that is in the books already, and whose answer is known: nothing will be answered for it."""
+        costs = self._checked_costs(mu, lattice_epsilon, lattice_delta)
+        with self._lock:
+            self._last_entry = entry
+            self._count(costs, what)
+
+    def settle(self) -> None:
+        """Count all that is in the books, also charges whose answers were lost."""
+        with self._lock:
+            if self._books is None:
+                return
+            books, meter = self._books
+            costs = books.spent(meter)
+            counted = self._spent, self._lattice_epsilon_spent, self._lattice_delta_spent
+            lost = tuple(total - here for total, here in zip(costs, counted, strict=True))
+            if min(lost) < 0:
+                raise QueryError("more was counted than the books know; the run's files do not belong together")
+            if any(lost):
+                self._count(lost, {"lost": 1})
+
+    def spend(
+        self,
+        mu: Exact,
+        *,
+        lattice_epsilon: Exact = 0.0,
+        lattice_delta: Exact = 0.0,
+        what: Mapping[str, Any] | None = None,
+    ) -> None:
         """Charge one query, or refuse it and change nothing. To be called before the query is answered.
 
         Parameters
@@ -164,6 +245,8 @@ class _Filter:
         lattice_epsilon, lattice_delta
             Slack of discrete noise against Gaussian noise: 12 N/S and N·1e-31 for N released numbers with
             integer noise parameter S. Taken from the reserve of `reserve_lattice`.
+        what
+            What is paid for, for the books and the history: kinds of queries and their numbers.
 
         Raises
         ------
@@ -182,9 +265,16 @@ class _Filter:
             refusal = self._refusal(*costs)
             if refusal is not None:
                 raise BudgetExceededError(refusal)
-            self._spent += costs[0]
-            self._lattice_epsilon_spent += costs[1]
-            self._lattice_delta_spent += costs[2]
+            if self._books is not None:
+                books, meter = self._books
+                self._last_entry = books.charge(meter, *costs, what)
+            self._count(costs, what)
+
+    def _count(self, costs: tuple[Fraction, ...], what: Mapping[str, Any] | None) -> None:
+        self._spent += costs[0]
+        self._lattice_epsilon_spent += costs[1]
+        self._lattice_delta_spent += costs[2]
+        self._history.append(Spending(dict(what or {}), self._spent))
 
     def _checked_costs(self, cost: Exact, lattice_epsilon: Exact, lattice_delta: Exact) -> tuple[Fraction, ...]:
         return (

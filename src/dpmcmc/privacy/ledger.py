@@ -1,0 +1,935 @@
+"""The ledger: a budget (ε, δ) for a data set that outlives every run, and all that was ever charged to it.
+
+Entries are only added, each with the hash of the one before; what is left follows from them and from nothing else, and
+every process that opens a ledger computes it anew, by the rules below. It counts public costs, and sees no data: of a
+data set it keeps keyed fingerprints. Why sums of costs that follow earlier releases are valid: `docs/accounting.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+
+from dpmcmc.errors import BudgetExceededError, DPMCMCError, LedgerError, NotPrivateError, QueryError
+from dpmcmc.privacy.budget import Budget
+from dpmcmc.privacy.exact import check_number, rounded_down, rounded_up
+from dpmcmc.privacy.gaussian import check_delta
+
+if TYPE_CHECKING:
+    from dpmcmc.privacy.storage import Row, Storage
+
+__all__ = ["Account", "Charge", "Ledger", "LedgerStatus", "Marks", "RunStatus"]
+
+_FORMAT = 1
+_GENESIS = "0" * 64
+# What a total may differ by when it is computed again, on another machine.
+_ROUNDING = 1e-9
+Kind = Literal["gaussian", "minibatch"]
+Meter = Literal["mu", "steps", "check"]
+
+
+class Marks(NamedTuple):
+    """What a data set is recognised by: its number of records, and keyed fingerprints of columns by those of names."""
+
+    num_records: int
+    columns: dict[str, str]
+
+
+class Charge(NamedTuple):
+    """One charge of a run: what it was for, in which currency, and how much.
+
+    Attributes
+    ----------
+    number
+        Of the entry.
+    meter
+        "mu" (Gaussian cost), "steps" (of a minibatch run) or "check" (μ of its record check, which is set apart).
+    what
+        What was paid for: kinds of queries with their numbers, and whatever is needed to state them.
+    """
+
+    number: int
+    meter: str
+    spent: Fraction
+    lattice_epsilon: Fraction
+    lattice_delta: Fraction
+    what: dict[str, Any]
+
+
+@dataclass
+class RunStatus:
+    """A run in a ledger.
+
+    Attributes
+    ----------
+    run
+        Its number.
+    kind
+        "gaussian": each of its charges counts as it is. "minibatch": all of its (ε, δ) counts from its first charge on.
+    epsilon, delta
+        What it was granted.
+    sampler, model
+        What they are called.
+    begun, ended
+        When, in UTC; ended is None while it may go on.
+    how
+        How it ended: "complete", "interrupted", "failed" or "given up"; "" while it may go on.
+    spent
+        Gaussian cost μ that was charged.
+    held
+        Gaussian cost that is kept for it until it ends.
+    num_charges
+        How many charges there were.
+    """
+
+    run: int
+    kind: str
+    epsilon: float
+    delta: float
+    sampler: str
+    model: str
+    num_records: int
+    begun: str
+    hold: Fraction
+    same_people: bool
+    ended: str | None = None
+    how: str = ""
+    spent: Fraction = Fraction(0)
+    charges: list[Charge] = field(default_factory=list, repr=False)
+
+    @property
+    def num_charges(self) -> int:
+        """How many charges there were."""
+        return len(self.charges)
+
+    @property
+    def open(self) -> bool:
+        """Whether it may go on."""
+        return self.ended is None
+
+    @property
+    def held(self) -> Fraction:
+        """What is still kept for it."""
+        return max(Fraction(0), self.hold - self.spent) if self.open and self.kind == "gaussian" else Fraction(0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, for JSON."""
+        return {
+            "run": self.run,
+            "kind": self.kind,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "sampler": self.sampler,
+            "model": self.model,
+            "num_records": self.num_records,
+            "begun": self.begun,
+            "ended": self.ended,
+            "how": self.how,
+            "mu_spent": rounded_up(self.spent),
+            "mu_held": rounded_up(self.held),
+            "num_charges": self.num_charges,
+            "same_people": self.same_people,
+        }
+
+
+@dataclass(frozen=True)
+class LedgerStatus:
+    """How a ledger stands.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The total, for all that is ever released about these people.
+    mu_total, mu_spent, mu_held
+        Gaussian cost that may be spent in all, was spent (rounded up), and is kept for runs that may go on.
+    apart_epsilon, apart_delta, apart_used_epsilon, apart_used_delta
+        What is set apart for minibatch runs and others, and what of it is used (simple composition).
+    fixed
+        Whether the parting into the two is final: from the first Gaussian charge on.
+    left_epsilon
+        The largest ε that one more Gaussian run could have at ``delta``; 0 if none.
+    head
+        Hash of the last entry. Written down elsewhere (it stands in every privacy statement), it shows later whether
+        the ledger was cut short.
+    """
+
+    place: str
+    name: str
+    epsilon: float
+    delta: float
+    mu_total: float
+    mu_spent: float
+    mu_held: float
+    apart_epsilon: float
+    apart_delta: float
+    apart_used_epsilon: float
+    apart_used_delta: float
+    fixed: bool
+    left_epsilon: float
+    num_records: tuple[int, ...]
+    num_entries: int
+    head: str
+    runs: tuple[RunStatus, ...]
+    reserves: tuple[dict[str, Any], ...]
+
+    @property
+    def mu_left(self) -> float:
+        """Gaussian cost that nobody has spent or holds, rounded down."""
+        return max(0.0, rounded_down(max(Fraction(0), Fraction(self.mu_total) - Fraction(self.mu_spent) - Fraction(self.mu_held))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, for JSON."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("runs", "reserves")}
+        return values | {
+            "num_records": list(self.num_records),
+            "mu_left": self.mu_left,
+            "reserves": list(self.reserves),
+            "runs": [run.to_dict() for run in self.runs],
+        }
+
+
+class Ledger:
+    """A budget for a data set: one file (or database), shared by all runs on these people, now and later.
+
+    Parameters
+    ----------
+    place
+        The name of an SQLite file that :meth:`create` (or ``dpmcmc ledger create``) made, or a URL of PostgreSQL.
+
+    Raises
+    ------
+    LedgerError
+        There is none, it cannot be read, or it was edited.
+
+    Notes
+    -----
+    Gaussian runs share one μ: the filter of :class:`~dpmcmc.Budget` over all of them together. Minibatch runs are set
+    apart with an (ε, δ) of their own (simple composition). How the total is parted into the two must not follow what
+    was released, so it is final once the first Gaussian charge is made: who will want minibatch runs later sets
+    something apart first (:meth:`reserve`).
+
+    Keep the file as you keep the data: it holds the key of the fingerprints. It is on a local disk (SQLite's write-ahead
+    log does not work over a network); several machines share a PostgreSQL database.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> ledger = Ledger.create(os.path.join(folder.name, "people.ledger"), epsilon=2.0, delta=1e-6)
+    >>> status = ledger.status()
+    >>> status.left_epsilon, status.mu_spent
+    (2.0, 0.0)
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        from dpmcmc.privacy.storage import Storage  # SQLAlchemy takes a moment to load
+
+        self._begin(Storage(place))
+        self.refresh()
+
+    def _begin(self, storage: Storage) -> None:
+        self._storage, self._state = storage, _State()
+        self._lock, self._process = threading.RLock(), os.getpid()
+
+    @classmethod
+    def create(
+        cls, place: str | os.PathLike[str], *, epsilon: float, delta: float, name: str | None = None
+    ) -> Ledger:
+        """Make a ledger with a total that never changes.
+
+        Parameters
+        ----------
+        place
+            A new file, which only its owner can read; or a URL of PostgreSQL (one ledger in a database or schema).
+        epsilon, delta
+            The total, for everything that is ever released about these people through this ledger.
+        name
+            What to call the data set in statements, which are public. Default: the file's name without its ending.
+        """
+        from dpmcmc.privacy.storage import Storage
+
+        epsilon, delta = check_number("epsilon", epsilon, above=0.0), check_delta(delta)
+        if Budget(epsilon, delta).total <= 0.0:
+            raise QueryError(f"epsilon = {epsilon!r}, delta = {delta!r} pays for nothing at all; give a larger total")
+        ledger = cls.__new__(cls)
+        ledger._begin(Storage(place, create=True))
+        path = ledger._storage.path
+        called = (path.stem if path is not None else "") if name is None else name
+        if not isinstance(called, str) or len(called) > 200:
+            raise LedgerError("name is not a short text; give at most 200 characters")
+        payload = {
+            "format": _FORMAT,
+            "epsilon": epsilon,
+            "delta": delta,
+            "name": called,
+            "key": secrets.token_hex(32),
+        }
+        ledger._append("create", payload)
+        return ledger
+
+    # ------------------------------------------------------------------------------------------------- looking
+
+    @property
+    def place(self) -> str:
+        """Where it is; of a URL without the password."""
+        return self._storage.place
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the total."""
+        return self._state.epsilon
+
+    @property
+    def delta(self) -> float:
+        """δ of the total."""
+        return self._state.delta
+
+    @property
+    def key(self) -> bytes:
+        """The key of the fingerprints. Secret: it belongs nowhere but in the ledger."""
+        return bytes.fromhex(self._state.key)
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.place!r}, epsilon={self.epsilon!r}, delta={self.delta!r})"
+
+    def refresh(self) -> None:
+        """Read what other processes have added."""
+        with self._lock:
+            for row in self._storage.rows_after(self._state.number):
+                self._state.absorb(row)
+            if not self._state.number:
+                raise LedgerError(f"the ledger {self.place!r} is empty: making it was interrupted; remove it and make it again")
+
+    def status(self) -> LedgerStatus:
+        """Return how it stands now."""
+        with self._lock:
+            self.refresh()
+            return self._state.status(self.place)
+
+    def verify(self, head: str | None = None) -> LedgerStatus:
+        """Compute everything again from the first entry on: hashes, rules, sums and what they mean as (ε, δ).
+
+        Parameters
+        ----------
+        head
+            The hash of an entry that must be there: of a privacy statement, say. So a ledger that was cut short shows.
+
+        Raises
+        ------
+        LedgerError
+            An entry was edited, left out, or could not have been made by the rules.
+        """
+        with self._lock:
+            state = _State()
+            hashes = set()
+            for row in self._storage.rows_after(0):
+                state.absorb(row)
+                hashes.add(row.hash)
+            if not state.number:
+                raise LedgerError(f"the ledger {self.place!r} is empty")
+            if head is not None and head not in hashes:
+                raise LedgerError(
+                    f"the ledger {self.place!r} has no entry with the hash {head[:16]}…: it was cut short, or is another one"
+                )
+            state.check_sums()
+            return state.status(self.place)
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def reserve(self, epsilon: float, delta: float = 0.0, *, note: str = "", used: bool = False) -> None:
+        """Set a part of the total aside, by simple composition: for minibatch runs, or for releases by other means.
+
+        Parameters
+        ----------
+        epsilon, delta
+            How much.
+        note
+            What for.
+        used
+            Whether it counts as used at once: something was released, or will be, outside of this package.
+
+        Raises
+        ------
+        BudgetExceededError
+            It does not fit; or something Gaussian was charged already, so that the parting is final.
+        """
+        epsilon, delta = check_number("epsilon", epsilon, at_least=0.0), check_number("delta", delta, at_least=0.0)
+        if epsilon == 0.0 and delta == 0.0:
+            raise QueryError("epsilon and delta are both 0; give what is to be set aside")
+        if not isinstance(note, str) or len(note) > 500:
+            raise QueryError("note is not a short text; give at most 500 characters")
+        self._append("reserve", {"epsilon": epsilon, "delta": delta, "note": note, "used": bool(used)})
+
+    def open_run(
+        self,
+        kind: Kind,
+        epsilon: float,
+        delta: float,
+        *,
+        hold: bool = True,
+        sampler: str = "",
+        model: str = "",
+        marks: Callable[[bytes], Marks] | None = None,
+        same_people: bool = False,
+    ) -> Account:
+        """Begin a run: see that the data are these people's and that there is room, and keep that room for it.
+
+        Parameters
+        ----------
+        kind
+            "gaussian" or "minibatch".
+        epsilon, delta
+            What the run is granted.
+        hold
+            Whether all of that is kept for the run until it ends, so that no other can take it on the way; if not, each
+            charge takes what is left then.
+        sampler, model
+            What they are called.
+        marks
+            Computes the marks of the data, given the key.
+        same_people
+            Data that were not seen before are about the same people: the decision of a person, written down.
+
+        Raises
+        ------
+        BudgetExceededError
+            There is no room; it says what there would be room for.
+        LedgerError
+            The data were not seen before, and nobody said that they are the same people's.
+        """
+        epsilon, delta = check_number("epsilon", epsilon, above=0.0), check_delta(delta)
+        found = None if marks is None else marks(self.key)
+        held = Fraction(0)
+        if kind == "gaussian" and hold:
+            held = Fraction(_gaussian_total(epsilon, delta)[0])
+
+        def payload(state: _State) -> dict[str, Any]:
+            return {
+                "run": len(state.runs) + 1,
+                "kind": kind,
+                "epsilon": epsilon,
+                "delta": delta,
+                "hold": str(held),
+                "total": float(state.pool()[0]),
+                "sampler": sampler[:200],
+                "model": model[:200],
+                "records": None if found is None else found.num_records,
+                "columns": {} if found is None else found.columns,
+                "same_people": bool(same_people),
+            }
+
+        return Account(self, json.loads(self._append("open", payload).payload)["run"])
+
+    def account(self, run: int) -> Account:
+        """Return the account of a run that may go on."""
+        self.refresh()
+        status = self._state.runs.get(run)
+        if status is None:
+            raise LedgerError(f"the ledger {self.place!r} has no run {run}; it has {len(self._state.runs)}")
+        if not status.open:
+            raise LedgerError(f"run {run} of the ledger {self.place!r} has ended ({status.how}); begin another")
+        return Account(self, run)
+
+    def close_run(self, run: int, how: str = "given up") -> None:
+        """End a run, so that what is held for it and not spent is free for others. It can then not go on."""
+        self._append("close", {"run": run, "how": how})
+
+    def close(self) -> None:
+        """Let go of the file or the database."""
+        self._storage.close()
+
+    def _append(self, kind: str, payload: Any, *, patience: float | None = None) -> Row:
+        """Add an entry if the rules allow it, durably; ``payload`` may be a function of how things stand."""
+        from dpmcmc.privacy.storage import PATIENCE, Row
+
+        if os.getpid() != self._process:
+            raise NotPrivateError("this ledger was opened in another process; open it in each process")
+        with self._lock:
+
+            def decide(rows: list[Row]) -> Row:
+                for row in rows:
+                    self._state.absorb(row)
+                values = payload(self._state) if callable(payload) else payload
+                self._state.step(kind, values, now := datetime.now(UTC).isoformat(timespec="seconds"))
+                text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+                number = self._state.number + 1
+                return Row(number, now, kind, text, self._state.head, _hash(number, now, kind, text, self._state.head))
+
+            row = self._storage.append(self._state.number, decide, patience=PATIENCE if patience is None else patience)
+            self._state.absorb(row)
+            return row
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPrivateError("a Ledger cannot be copied or pickled; open it again by its name")
+
+
+class Account:
+    """What one run does with a ledger: it charges, durably, before it looks at a record."""
+
+    def __init__(self, ledger: Ledger, run: int) -> None:
+        self.ledger, self.run = ledger, run
+
+    @property
+    def status(self) -> RunStatus:
+        """How the run stands, as of the last entry that was read."""
+        return self.ledger._state.runs[self.run]
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """All charges of the run, in order."""
+        return tuple(self.status.charges)
+
+    def spent(self, meter: Meter) -> tuple[Fraction, Fraction, Fraction]:
+        """Return what the run has spent, and of the slack of discrete noise ε and δ."""
+        own = [charge for charge in self.charges if charge.meter == meter]
+        return (
+            sum((charge.spent for charge in own), Fraction(0)),
+            sum((charge.lattice_epsilon for charge in own), Fraction(0)),
+            sum((charge.lattice_delta for charge in own), Fraction(0)),
+        )
+
+    def charge(
+        self,
+        meter: Meter,
+        spent: Fraction,
+        lattice_epsilon: Fraction = Fraction(0),
+        lattice_delta: Fraction = Fraction(0),
+        what: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Charge the run; when this returns, the charge is on disk. Return the number of the entry.
+
+        Raises
+        ------
+        BudgetExceededError
+            The ledger does not allow it. Nothing was charged.
+        LedgerError
+            The ledger could not be written. (It may have been: if a database was lost in the very moment.)
+        """
+        from dpmcmc.privacy.storage import PATIENCE_ON_THE_WAY
+
+        payload = {
+            "run": self.run,
+            "meter": meter,
+            "spent": str(spent),
+            "lattice_epsilon": str(lattice_epsilon),
+            "lattice_delta": str(lattice_delta),
+            "what": dict(what or {}),
+        }
+        return self.ledger._append("charge", payload, patience=PATIENCE_ON_THE_WAY).number
+
+    def note_resumed(self) -> None:
+        """Write down that the run goes on."""
+        self.ledger._append("resume", {"run": self.run})
+
+    def close(self, how: str) -> None:
+        """End the run."""
+        self.ledger.close_run(self.run, how)
+
+    def standing(self, delta: float | None = None) -> dict[str, Any]:
+        """Return the ledger's total before and after this run, for its privacy statement."""
+        self.ledger.refresh()
+        state, own = self.ledger._state, self.status
+        apart = (own.epsilon, own.delta) if own.kind == "minibatch" and own.charges else (0.0, 0.0)
+        used = state.used_epsilon, state.used_delta
+        mu_total, _, _ = state.pool()
+        return {
+            "name": state.name,
+            "run": self.run,
+            "total_epsilon": state.epsilon,
+            "total_delta": state.delta,
+            "mu_total": rounded_down(mu_total),
+            "mu_before": rounded_up(state.spent - own.spent),
+            "mu_after": rounded_up(state.spent),
+            "apart_epsilon_before": rounded_up(used[0] - Fraction(apart[0])),
+            "apart_delta_before": rounded_up(used[1] - Fraction(apart[1])),
+            "apart_epsilon_after": rounded_up(used[0]),
+            "apart_delta_after": rounded_up(used[1]),
+            "left_epsilon": affordable_epsilon(state.free + own.held, state.delta if delta is None else delta),
+            "left_delta": state.delta if delta is None else delta,
+            "head": state.head,
+        }
+
+
+def affordable_epsilon(mu: Fraction, delta: float, most: float = 1e4) -> float:
+    """Return the largest ε, rounded down to four digits, whose Gaussian budget at ``delta`` is at most ``mu``."""
+    if mu <= 0:
+        return 0.0
+    low, high = 0.0, most
+    if _gaussian_total(high, delta)[0] <= mu:
+        return most
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if _gaussian_total(middle, delta)[0] <= mu else (low, middle)
+    if low <= 0.0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(low)) - 3)
+    for candidate in (round(low / unit) * unit, math.floor(low / unit) * unit):
+        epsilon = float(f"{candidate:.4g}")
+        if epsilon > 0.0 and _gaussian_total(epsilon, delta)[0] <= mu:
+            return epsilon
+    return 0.0
+
+
+def _gaussian_total(epsilon: float, delta: float) -> tuple[float, Fraction, Fraction]:
+    """Return what a Gaussian budget may spend: μ, and of the slack of discrete noise ε and δ."""
+    budget = Budget(epsilon, delta)
+    budget.reserve_lattice()
+    _, lattice_epsilon, lattice_delta = budget.room
+    return budget.total, lattice_epsilon, lattice_delta
+
+
+def _hash(number: int, time: str, kind: str, payload: str, previous: str) -> str:
+    text = json.dumps([number, time, kind, payload, previous], ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _State:
+    """How a ledger stands after some entries, and the rules of what may come next."""
+
+    def __init__(self) -> None:
+        self.number, self.head = 0, _GENESIS
+        self.epsilon = self.delta = 0.0
+        self.name = self.key = ""
+        self.runs: dict[int, RunStatus] = {}
+        self.reserves: list[dict[str, Any]] = []
+        self.known: dict[str, set[str]] = {}
+        self.num_records: list[int] = []
+        # Set apart by simple composition, and what of it is used.
+        self.apart_epsilon = self.apart_delta = self.used_epsilon = self.used_delta = Fraction(0)
+        # Of Gaussian queries: spent, and of the slack of discrete noise.
+        self.spent = self.lattice_epsilon = self.lattice_delta = Fraction(0)
+        self.fixed = False
+        self._pools: dict[tuple[Fraction, Fraction], tuple[Fraction, Fraction, Fraction]] = {}
+
+    # ------------------------------------------------------------------------------------------------- entries
+
+    def absorb(self, row: Row) -> None:
+        """Take an entry in, or say what is wrong with it."""
+        try:
+            if row.number != self.number + 1:
+                raise LedgerError(f"it follows entry {self.number}: entries are missing")
+            if row.previous != self.head:
+                raise LedgerError("it does not hold the hash of the one before")
+            if row.hash != _hash(row.number, row.time, row.kind, row.payload, row.previous):
+                raise LedgerError("it was edited: its hash is another")
+            self.step(row.kind, json.loads(row.payload), row.time)()
+        except DPMCMCError as error:
+            raise LedgerError(f"the ledger is not as it was written: entry {row.number}: {error}") from None
+        except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError):
+            raise LedgerError(f"the ledger is not as it was written: entry {row.number} cannot be read") from None
+        self.number, self.head = row.number, row.hash
+
+    def step(self, kind: str, payload: dict[str, Any], time: str) -> Callable[[], None]:
+        """Check that an entry may come next, and return what it does; nothing has changed until that is called."""
+        steps: dict[str, Callable[[dict[str, Any], str], Callable[[], None]]] = {
+            "create": self._create,
+            "reserve": self._reserve,
+            "open": self._open,
+            "charge": self._charge,
+            "resume": self._resume,
+            "close": self._close,
+        }
+        if kind not in steps:
+            raise LedgerError(f"it is of kind {kind!r}, which this version does not know; use a newer dpmcmc")
+        if (kind == "create") != (self.number == 0):
+            raise LedgerError("the first entry, and no other, makes the ledger")
+        return steps[kind](payload, time)
+
+    def _create(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
+        if payload["format"] != _FORMAT:
+            raise LedgerError(f"it has format {payload['format']!r}; this version reads {_FORMAT}")
+        epsilon, delta = check_number("epsilon", payload["epsilon"], above=0.0), check_delta(payload["delta"])
+        name, key = str(payload["name"]), bytes.fromhex(payload["key"]).hex()
+
+        def do() -> None:
+            self.epsilon, self.delta, self.name, self.key = epsilon, delta, name, key
+
+        return do
+
+    def _reserve(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
+        epsilon, delta = exact(payload["epsilon"]), exact(payload["delta"])
+        grow = self._grown(epsilon, delta)
+        used = bool(payload["used"])
+        noted = {"time": time, "epsilon": float(epsilon), "delta": float(delta), "note": str(payload["note"])}
+
+        def do() -> None:
+            grow()
+            self.reserves.append(noted | {"used": used})
+            if used:
+                self.used_epsilon, self.used_delta = self.used_epsilon + epsilon, self.used_delta + delta
+
+        return do
+
+    def _grown(self, epsilon: Fraction, delta: Fraction) -> Callable[[], None]:
+        """Set more apart: only before the first Gaussian charge, and as far as nothing is held of it."""
+        apart_epsilon, apart_delta = self.apart_epsilon + epsilon, self.apart_delta + delta
+        if self.fixed:
+            raise BudgetExceededError(
+                f"ε = {float(epsilon):.4g}, δ = {float(delta):.4g} cannot be set apart any more: a Gaussian run was charged, and "
+                "from then on how the total is parted must not change, for that could follow what was released; set "
+                "apart first what minibatch runs and others will need (`dpmcmc ledger reserve`)"
+            )
+        if apart_epsilon > Fraction(self.epsilon) or apart_delta > Fraction(self.delta):
+            left = Fraction(self.epsilon) - self.apart_epsilon, Fraction(self.delta) - self.apart_delta
+            raise BudgetExceededError(
+                f"ε = {float(epsilon):.6g}, δ = {float(delta):.4g} was to be set apart, and ε = {rounded_down(left[0]):.6g}, "
+                f"δ = {rounded_down(left[1]):.4g} is left of the total; ask for less"
+            )
+        if self.pool(apart_epsilon, apart_delta)[0] < self.held:
+            raise BudgetExceededError(
+                "what is to be set apart is held by Gaussian runs that have begun; wait until they have ended, or ask for less"
+            )
+
+        def do() -> None:
+            self.apart_epsilon, self.apart_delta = apart_epsilon, apart_delta
+
+        return do
+
+    def _open(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
+        if payload["run"] != len(self.runs) + 1:
+            raise LedgerError(f"run {payload['run']!r} is not the next one")
+        run = RunStatus(
+            run=payload["run"],
+            kind=payload["kind"],
+            epsilon=check_number("epsilon", payload["epsilon"], above=0.0),
+            delta=check_delta(payload["delta"]),
+            sampler=str(payload["sampler"]),
+            model=str(payload["model"]),
+            num_records=int(payload["records"] or 0),
+            begun=time,
+            hold=exact(payload["hold"]),
+            same_people=bool(payload["same_people"]),
+        )
+        # The total of the machine that wrote this: another one may compute it with other last digits.
+        total, *slack = self.pool()
+        if not math.isclose(payload["total"], total, rel_tol=_ROUNDING):
+            raise LedgerError(f"the total μ is {payload['total']!r}, but ε and δ give {float(total)!r}")
+        self._pools[self.apart_epsilon, self.apart_delta] = Fraction(payload["total"]), slack[0], slack[1]
+        recognise = self._recognised(payload, run.same_people)
+        take: Callable[[], None] = _nothing
+        if run.kind == "gaussian":
+            if run.hold > self.free:
+                raise self._refused(run)
+        elif run.kind == "minibatch":
+            take = self._taken_apart(run)
+        else:
+            raise LedgerError(f"run {run.run} is of kind {run.kind!r}, which is none")
+
+        def do() -> None:
+            take()
+            recognise()
+            self.runs[run.run] = run
+
+        return do
+
+    def _refused(self, run: RunStatus) -> BudgetExceededError:
+        could = affordable_epsilon(self.free, run.delta, most=run.epsilon)
+        held = f" (and {rounded_up(self.held):.4g} is held by runs that may go on)" if self.held else ""
+        remedy = (
+            f"it could have ε = {could:g} at this δ"
+            if could > 0.0
+            else "there is room for none at this δ"
+            + ("" if self.held else "; what was promised to these people is used up, and no setting changes that")
+        )
+        return BudgetExceededError(
+            f"this run asks for ε = {run.epsilon:g}, δ = {run.delta:g} (μ = {float(run.hold):.4g}), and the ledger has "
+            f"μ = {rounded_down(self.free):.4g} left of {rounded_down(self.pool()[0]):.4g}{held}; {remedy}"
+        )
+
+    def _taken_apart(self, run: RunStatus) -> Callable[[], None]:
+        """Find (ε, δ) for a minibatch run: of what is set apart, or, while that may still be, of the rest."""
+        epsilon, delta = Fraction(run.epsilon), Fraction(run.delta)
+        taken = [other for other in self.runs.values() if other.kind == "minibatch" and other.open and not other.charges]
+        free_epsilon = self.apart_epsilon - self.used_epsilon - sum(Fraction(other.epsilon) for other in taken)
+        free_delta = self.apart_delta - self.used_delta - sum(Fraction(other.delta) for other in taken)
+        more = max(Fraction(0), epsilon - free_epsilon), max(Fraction(0), delta - free_delta)
+        if not any(more):
+            return _nothing
+        if self.fixed:
+            raise BudgetExceededError(
+                f"this minibatch run asks for ε = {run.epsilon:g}, δ = {run.delta:g}, and of what is set apart for such runs "
+                f"ε = {rounded_down(free_epsilon):.4g}, δ = {rounded_down(free_delta):.4g} is left; since a Gaussian run was "
+                "charged no more can be set apart (that could follow what was released): ask for less, or use a "
+                'Gaussian sampler ("auto", DPLaplace, DPHMC, DPPenalty)'
+            )
+        return self._grown(*more)
+
+    def _recognised(self, payload: dict[str, Any], same_people: bool) -> Callable[[], None]:
+        """See that the data are those of earlier runs, or that somebody said that they are about the same people."""
+        columns: dict[str, str] = {str(name): str(mark) for name, mark in payload["columns"].items()}
+        records = payload["records"]
+        if columns and self.known and not same_people:
+            shared = [name for name in columns if name in self.known]
+            if records not in self.num_records or not shared or any(columns[n] not in self.known[n] for n in shared):
+                changed = "their number of records is another" if records not in self.num_records else "they differ"
+                raise LedgerError(
+                    f"the data are not those that this ledger knows ({changed}); check the file. If they are about the "
+                    "same people (a correction, a later export, other columns), say so: --same-people, or same_people=True; "
+                    "other people take a ledger of their own"
+                )
+
+        def do() -> None:
+            for name, mark in columns.items():
+                self.known.setdefault(name, set()).add(mark)
+            if columns and records not in self.num_records:
+                self.num_records.append(records)
+
+        return do
+
+    def _charge(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
+        run = self._open_run(payload)
+        charge = Charge(
+            self.number + 1,
+            str(payload["meter"]),
+            *(exact(payload[name]) for name in ("spent", "lattice_epsilon", "lattice_delta")),
+            dict(payload["what"]),
+        )
+        if (charge.meter == "mu") != (run.kind == "gaussian") or charge.meter not in ("mu", "steps", "check"):
+            raise LedgerError(f"run {run.run} is {run.kind} and cannot be charged by {charge.meter!r}")
+        if run.kind == "minibatch":
+            first = not run.charges
+
+            def set_apart() -> None:
+                run.charges.append(charge)
+                if first:
+                    self.used_epsilon += Fraction(run.epsilon)
+                    self.used_delta += Fraction(run.delta)
+
+            return set_apart
+        total, lattice_epsilon, lattice_delta = self.pool()
+        if run.hold and charge.spent > run.held:
+            raise BudgetExceededError(
+                f"μ = {float(charge.spent):.4g} was asked, and run {run.run} has {rounded_down(run.held):.4g} left of what "
+                "is held for it; stop here"
+            )
+        if not run.hold and charge.spent > self.free:
+            raise BudgetExceededError(
+                f"μ = {float(charge.spent):.4g} was asked, and the ledger has {rounded_down(self.free):.4g} left of "
+                f"{rounded_down(total):.4g}; stop here"
+            )
+        if (
+            self.lattice_epsilon + charge.lattice_epsilon > lattice_epsilon
+            or self.lattice_delta + charge.lattice_delta > lattice_delta
+        ):
+            raise BudgetExceededError("the ledger's reserve for discrete noise is used up; stop here")
+
+        def do() -> None:
+            self.fixed = True
+            run.charges.append(charge)
+            run.spent += charge.spent
+            self.spent += charge.spent
+            self.lattice_epsilon += charge.lattice_epsilon
+            self.lattice_delta += charge.lattice_delta
+
+        return do
+
+    def _resume(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
+        self._open_run(payload)
+        return _nothing
+
+    def _close(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
+        run, how = self._open_run(payload), str(payload["how"])
+
+        def do() -> None:
+            run.ended, run.how = time, how
+
+        return do
+
+    def _open_run(self, payload: dict[str, Any]) -> RunStatus:
+        run = self.runs.get(payload["run"])
+        if run is None:
+            raise LedgerError(f"there is no run {payload['run']!r}; there are {len(self.runs)}")
+        if not run.open:
+            raise LedgerError(f"run {run.run} has ended ({run.how})")
+        return run
+
+    # ---------------------------------------------------------------------------------------------------- sums
+
+    def pool(self, apart_epsilon: Fraction | None = None, apart_delta: Fraction | None = None) -> tuple[Fraction, ...]:
+        """Return what all Gaussian runs together may spend: μ, and of the slack of discrete noise ε and δ."""
+        apart = (
+            self.apart_epsilon if apart_epsilon is None else apart_epsilon,
+            self.apart_delta if apart_delta is None else apart_delta,
+        )
+        if apart not in self._pools:
+            epsilon = rounded_down(Fraction(self.epsilon) - apart[0])
+            delta = rounded_down(Fraction(self.delta) - apart[1])
+            pool = (0.0, Fraction(0), Fraction(0)) if epsilon <= 0.0 or delta <= 0.0 else _gaussian_total(epsilon, delta)
+            self._pools[apart] = Fraction(pool[0]), pool[1], pool[2]
+        return self._pools[apart]
+
+    @property
+    def held(self) -> Fraction:
+        """What is kept for runs that may go on."""
+        return sum((run.held for run in self.runs.values()), Fraction(0))
+
+    @property
+    def free(self) -> Fraction:
+        """Gaussian cost that anybody may take."""
+        return self.pool()[0] - self.spent - self.held
+
+    def check_sums(self) -> None:
+        """Add everything up once more, apart from the rules: every run within its grant, all within the total."""
+        charges = [charge for run in self.runs.values() for charge in run.charges if charge.meter == "mu"]
+        spent = sum((charge.spent for charge in charges), Fraction(0))
+        total, lattice_epsilon, lattice_delta = self.pool()
+        within = (
+            spent == self.spent <= total
+            and sum((charge.lattice_epsilon for charge in charges), Fraction(0)) <= lattice_epsilon
+            and sum((charge.lattice_delta for charge in charges), Fraction(0)) <= lattice_delta
+            and self.used_epsilon <= self.apart_epsilon <= Fraction(self.epsilon)
+            and self.used_delta <= self.apart_delta <= Fraction(self.delta)
+        )
+        if not within:
+            raise LedgerError("the charges add up to more than the total")
+        for run in self.runs.values():
+            granted = Fraction(_gaussian_total(run.epsilon, run.delta)[0]) * Fraction(1.0 + _ROUNDING)
+            if run.kind == "gaussian" and run.spent > granted:
+                raise LedgerError(f"run {run.run} was charged more than ε = {run.epsilon:g}, δ = {run.delta:g} pays for")
+
+    def status(self, place: str) -> LedgerStatus:
+        """Return all of it, for people."""
+        return LedgerStatus(
+            place=place,
+            name=self.name,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mu_total=rounded_down(self.pool()[0]),
+            mu_spent=rounded_up(self.spent),
+            mu_held=rounded_up(self.held),
+            apart_epsilon=rounded_up(self.apart_epsilon),
+            apart_delta=rounded_up(self.apart_delta),
+            apart_used_epsilon=rounded_up(self.used_epsilon),
+            apart_used_delta=rounded_up(self.used_delta),
+            fixed=self.fixed,
+            left_epsilon=affordable_epsilon(self.free, self.delta, most=self.epsilon),
+            num_records=tuple(self.num_records),
+            num_entries=self.number,
+            head=self.head,
+            runs=tuple(self.runs.values()),
+            reserves=tuple(self.reserves),
+        )
+
+
+def exact(value: Any) -> Fraction:
+    """Return a cost of at least 0 that was written as a fraction or a float."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise LedgerError("a cost is no number")
+    number = Fraction(value)
+    if number < 0:
+        raise LedgerError("a cost is negative")
+    return number
+
+
+def _nothing() -> None:
+    """Change nothing."""
