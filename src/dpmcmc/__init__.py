@@ -21,6 +21,7 @@ __all__ = [
     "DPPenalty",
     "Field",
     "LaplacePlan",
+    "Ledger",
     "Model",
     "Parameter",
     "Plan",
@@ -37,6 +38,7 @@ __all__ = [
     "privacy",
     "queries",
     "regression",
+    "resume",
     "sample",
 ]
 
@@ -44,9 +46,9 @@ if TYPE_CHECKING:
     from dpmcmc import curator, data, errors, models, privacy, queries
     from dpmcmc.curator import Curator
     from dpmcmc.data import Table
-    from dpmcmc.inference import LaplacePlan, Plan, plan, sample
+    from dpmcmc.inference import LaplacePlan, Plan, plan, resume, sample
     from dpmcmc.models import Model, Parameter, from_numpyro, regression
-    from dpmcmc.privacy import Budget
+    from dpmcmc.privacy import Budget, Ledger
     from dpmcmc.results import Posterior
     from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty, SurrogateHMC
     from dpmcmc.schema import Field, Schema
@@ -57,12 +59,14 @@ else:
         "LaplacePlan": "inference",
         "Plan": "inference",
         "plan": "inference",
+        "resume": "inference",
         "sample": "inference",
         "Model": "models",
         "Parameter": "models",
         "from_numpyro": "models",
         "regression": "models",
         "Budget": "privacy",
+        "Ledger": "privacy",
         "Posterior": "results",
         "DPHMC": "samplers",
         "DPSGLD": "samplers",

@@ -7,6 +7,8 @@ such as clip norms are inputs of the compiled code, not part of it.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cached_property, partial
@@ -137,6 +139,17 @@ class Passes:
     def _plain_kernel(self) -> kernels.TileKernel:
         closed = isinstance(self.kernel, kernels.RegressionKernel)
         return kernels.AutodiffKernel(*self._plain) if closed else self.kernel
+
+    def digest(self) -> str:
+        """Return a hash of what the model computes, by which a later process knows it again (with the same JAX)."""
+        model, _, traced = self._plain
+        own = hashlib.sha256()
+        for program in (*traced, *trace_prior(model)):
+            # (Functions that are named in a program have an address.)
+            own.update(re.sub(r"0x[0-9a-f]+", "", str(program.jaxpr)).encode())
+            for constant in program.consts:
+                own.update(np.asarray(constant).tobytes())
+        return own.hexdigest()
 
     def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what was compiled under a key, now if there is nothing yet. For streams nothing is kept for later."""

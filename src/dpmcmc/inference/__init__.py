@@ -2,6 +2,6 @@
 
 from dpmcmc.inference.laplace_plan import LaplacePlan
 from dpmcmc.inference.planning import Plan, plan
-from dpmcmc.inference.sampling import sample
+from dpmcmc.inference.sampling import resume, sample
 
-__all__ = ["LaplacePlan", "Plan", "plan", "sample"]
+__all__ = ["LaplacePlan", "Plan", "plan", "resume", "sample"]

@@ -435,13 +435,13 @@ def private_queries(sampler: Sampler, num_records: int) -> Queries:
 
 
 def count_queries(
-    queries: Queries, num_steps: int, num_chains: int, record_check: InvalidCount | None = None
+    queries: Queries, num_steps: int, num_chains: int, record_check: InvalidCount | None = None, starts: int = 1
 ) -> dict[str, int]:
     """Return the number of answers of each kind in a run."""
     counts = {}
     if queries.gradient is not None:
         counts[queries.gradient.kind] = num_chains * (
-            num_steps * queries.gradients_per_step + queries.gradients_at_start
+            num_steps * queries.gradients_per_step + starts * queries.gradients_at_start
         )
     if queries.log_ratio is not None:
         counts[queries.log_ratio.kind] = num_chains * num_steps * queries.log_ratios_per_step
@@ -497,6 +497,7 @@ def make_statement(
     steps_fixed: int | None,
     interrupted: bool,
     record_check: InvalidCount | None,
+    starts: int = 1,
 ) -> PrivacyStatement:
     """State what a run guarantees, with all that is needed to compute it again.
 
@@ -523,6 +524,8 @@ def make_statement(
         Whether the run was stopped on its way.
     record_check
         What counted useless records, or None.
+    starts
+        How often the sampler was started: more than once only if a crash lost the first start.
     """
     if not sampler.private or epsilon is None or delta is None:
         return PrivacyStatement(
@@ -540,7 +543,7 @@ def make_statement(
         num_records=num_records,
         dimension=dimension,
         num_chains=num_chains,
-        gradients=steps_charged * queries.gradients_per_step + queries.gradients_at_start,
+        gradients=steps_charged * queries.gradients_per_step + starts * queries.gradients_at_start,
         log_ratios=steps_charged * queries.log_ratios_per_step,
     )
     set_apart = {}
@@ -560,7 +563,7 @@ def make_statement(
         lattice_delta=rounded_up(cost.lattice_delta),
         unit_of_privacy=unit_of_privacy,
         num_records=num_records,
-        queries=count_queries(queries, steps_charged, num_chains, record_check),
+        queries=count_queries(queries, steps_charged, num_chains, record_check, starts),
         noise_multipliers=noise_multipliers(queries, record_check),
         batches=describe_batches(queries, num_records),
         set_apart=set_apart,

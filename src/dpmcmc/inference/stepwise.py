@@ -23,6 +23,7 @@ from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError
 from dpmcmc.inference.blocks import starting_points
+from dpmcmc.inference.books import Books
 from dpmcmc.inference.endings import (
     ALL_SPENT,
     INTERRUPTED,
@@ -33,6 +34,7 @@ from dpmcmc.inference.endings import (
     reason_of,
     undisturbed,
 )
+from dpmcmc.inference.journal import Journal
 from dpmcmc.inference.laplace_plan import delta_notes
 from dpmcmc.inference.planning import describe_accountant, make_funds, refuse_useless
 from dpmcmc.inference.progress import Progress, no_progress, progress_bar
@@ -50,6 +52,7 @@ from dpmcmc.surrogate import Surrogate
 
 Array = NDArray[np.float64]
 
+_NO_DRAWS = "before there were any draws"
 BUDGET, STEPS = "the budget ended", "all steps are done"
 
 # Free proposals on the surrogate before a starting point that nobody gave.
@@ -233,6 +236,7 @@ def run_chain(
     max_steps: int | None = None,
     thin: int = 1,
     report: Progress = no_progress,
+    journal: Journal | None = None,
 ) -> ChainOutcome:
     """Run Surrogate HMC on an open curator, for a part of its budget.
 
@@ -254,6 +258,8 @@ def run_chain(
         Keep every ``thin``-th position.
     report
         Called after every step with 1, the acceptance so far, and the budget.
+    journal
+        Asks the curator, and keeps the answers; default: one that keeps nothing.
 
     Returns
     -------
@@ -280,7 +286,8 @@ def run_chain(
     _check_start(curator, sampler, theta)
     allowance = None if math.isinf(spend) else Fraction(spend)
     query, numbers = sampler.log_ratio(curator.num_records), sampler.numbers(curator.num_records)
-    spent_before = None if curator.budget is None else curator.budget.spent_exactly
+    journal = Journal(curator) if journal is None else journal
+    spent_before = None if curator.budget is None else curator.budget.spent_exactly - journal.lost_spent
     positions, accepted, moved = [], [], []
     answers, spent, step, ended = 0, Fraction(0), 0, STEPS
     before = answers, spent
@@ -288,9 +295,9 @@ def run_chain(
         chain = prepare_chain(curator, sampler, len(theta))
         try:
             while step < limit:
-                place = np.int64(step)
+                place, key_now = np.int64(step), journal.fresh(key)
                 # Several processes go the way of the first.
-                theta, proposal = placement.agree((theta, chain.propose(key, place, theta, numbers)))
+                theta, proposal = placement.agree((theta, chain.propose(key_now, place, theta, numbers)))
                 # In NumPy from here on: JAX would compile sums and means of arrays of its own.
                 proposal = jax.tree.map(np.asarray, proposal)
                 price = _price(proposal.clip, sampler.noise_sd)
@@ -299,10 +306,10 @@ def run_chain(
                     break
                 # Before it is charged: whatever happens next, nothing that was paid for is left out.
                 before, answers, spent = (answers, spent), answers + int(np.sum(proposal.moved)), spent + price
-                release = curator.ask(query, np.asarray(theta), proposal.position)
+                release = journal.ask(query, np.asarray(theta), proposal.position)
                 spent = before[1] + sum(map(Fraction, np.asarray(release.mu).tolist()))  # what was really charged
                 noise_sd = np.broadcast_to(np.asarray(release.noise_sd, np.float64), len(theta))
-                theta, won = chain.accept(key, place, theta, proposal, np.asarray(release.value), noise_sd)
+                theta, won = chain.accept(key_now, place, theta, proposal, np.asarray(release.value), noise_sd)
                 theta, won = np.asarray(theta), np.asarray(won)
                 accepted.append(won)
                 moved.append(proposal.moved)
@@ -317,7 +324,7 @@ def run_chain(
         except Exception as error:
             ended = reason_of(error)
     if curator.budget is not None and spent_before is not None:  # exactly, also of a step that failed
-        spent = curator.budget.spent_exactly - spent_before
+        spent = curator.budget.spent_exactly - spent_before - journal.lost_spent
     done = min(len(accepted), len(moved))  # Ctrl-C may come between any two lines
     shape = len(theta), curator.model.dimension
     return ChainOutcome(
@@ -411,15 +418,19 @@ class _Run(NamedTuple):
     record_check: InvalidCount | None
     start: Array
     key: jax.Array
+    books: Books
+    journal: Journal
 
 
-def draw(model: Model, data: Any, sampler: SurrogateHMC, settings: Settings) -> tuple[Posterior, tuple[str, ...]]:
+def draw(
+    model: Model, data: Any, sampler: SurrogateHMC, settings: Settings, books: Books
+) -> tuple[Posterior, tuple[str, ...]]:
     """Draw from the posterior by Surrogate HMC; see :func:`dpmcmc.sample`. Return also what there is to say."""
     granted = settings.granted
     _check_warmup(settings.num_warmup, settings.num_steps, settings.thin)
     with exact_arithmetic():
         try:
-            run = _prepare(model, data, sampler, settings, granted)
+            run = _prepare(model, data, sampler, settings, granted, books)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted before the first step; nothing was spent") from None
         record_check, outcome = _run(run, settings)
@@ -440,9 +451,11 @@ def _check_warmup(num_warmup: int | None, num_steps: int | None, thin: int) -> N
         raise QueryError(f"num_warmup = {num_warmup!r} must be a whole number from 0{limit}")
 
 
-def _prepare(model: Model, data: Any, sampler: SurrogateHMC, settings: Settings, granted: tuple[float, float]) -> _Run:
+def _prepare(
+    model: Model, data: Any, sampler: SurrogateHMC, settings: Settings, granted: tuple[float, float], books: Books
+) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
-    (epsilon, delta), num_chains, thin, seed = granted, settings.num_chains, settings.thin, settings.seed
+    (epsilon, delta), num_chains, thin, seed = granted, settings.num_chains, settings.thin, books.seed
     model, source = open_units(model, data)
     num_records = placement.total_rows(source.num_records)
     funds = make_funds(Queries(), num_records, epsilon, delta, settings.check_records)
@@ -451,7 +464,7 @@ def _prepare(model: Model, data: Any, sampler: SurrogateHMC, settings: Settings,
         warnings.warn(note, DPMCMCWarning, stacklevel=4)
     noise = ExactNoise() if seed is None else SeededNoiseNotPrivate(seed)
     curator = Curator(model, source, funds.main, noise=noise, devices=settings.devices, seed=seed)
-    init_key, run_key = jax.random.split(curator.public_key)
+    init_key, run_key = jax.random.split(books.open(curator, source, funds))
     chain = prepare_chain(curator, sampler, num_chains)
     if settings.init is None:
         center = np.tile(sampler.surrogate.center, (num_chains, 1))
@@ -464,7 +477,7 @@ def _prepare(model: Model, data: Any, sampler: SurrogateHMC, settings: Settings,
     # Proposals of some first steps are free, and show what a draw will cost.
     first = [chain.propose(run_key, np.int64(step), start, numbers).clip for step in range(_PRICED_STEPS)]
     price = sum((_price(clip, sampler.noise_sd) for clip in first), Fraction(0)) / _PRICED_STEPS
-    if price * min(thin, settings.num_steps or thin) > Fraction(funds.main.left):
+    if not books.resumed and price * min(thin, settings.num_steps or thin) > Fraction(funds.main.left):
         raise BudgetExceededError(
             f"epsilon = {epsilon:g}, delta = {delta:g} buys μ = {funds.main.left:.3g}, and a draw of {num_chains} "
             f"chains costs about {float(price * thin):.3g}; use fewer chains, a smaller ratio_bound or thin, or a "
@@ -473,7 +486,8 @@ def _prepare(model: Model, data: Any, sampler: SurrogateHMC, settings: Settings,
     if funds.record_check is not None:
         curator.prepare(funds.record_check, start[:1])
     constrained(curator, start[None])
-    return _Run(curator, funds.main, sampler, funds.record_check, start, run_key)
+    journal = books.journal(curator)
+    return _Run(curator, funds.main, sampler, funds.record_check, start, run_key, books, journal)
 
 
 def _run(run: _Run, settings: Settings) -> tuple[RecordCheck | None, ChainOutcome]:
@@ -487,23 +501,34 @@ def _run(run: _Run, settings: Settings) -> tuple[RecordCheck | None, ChainOutcom
     try:
         with progress_bar(settings.progress, run.sampler.name, 100) as report:
             if run.record_check is not None:
-                release = curator.ask(run.record_check, run.start[0])
+                release = run.journal.ask(run.record_check, run.start[0])
                 record_check = RecordCheck(
                     estimate=float(release.value), noise_sd=float(release.noise_sd), num_records=curator.num_records
                 )
                 refuse_useless(record_check)
             shown = _percent(report, run.budget, limit)
-            outcome = run_chain(curator, run.sampler, run.start, key=run.key, max_steps=limit, thin=thin, report=shown)
+            outcome = run_chain(
+                curator,
+                run.sampler,
+                run.start,
+                key=run.key,
+                max_steps=limit,
+                thin=thin,
+                report=shown,
+                journal=run.journal,
+            )
             stopped = outcome.ended
     except KeyboardInterrupt:
         stopped = INTERRUPTED
     except Exception as error:
         stopped = reason_of(error)
-    if outcome is not None and len(outcome.positions):
+    early = outcome is not None and not outcome.complete and run.books.can_resume
+    if outcome is not None and len(outcome.positions) and not early:
         return record_check, outcome
     # Raised outside the handlers: the text of a foreign error could quote a record.
     spent = NOTHING_SPENT if run.budget.spent == 0 else ALL_SPENT
-    raise ended_without_draws("before there were any draws", stopped, spent)
+    when = f"after {len(outcome.positions)} draws of each chain" if outcome is not None and early else _NO_DRAWS
+    raise ended_without_draws(when, stopped, spent)
 
 
 def _percent(report: Progress, budget: Budget, limit: int | None) -> Progress:
@@ -554,9 +579,10 @@ def _collect(
         warmup = num_draws // 2 if num_warmup is None else min(int(num_warmup), num_draws // 2)
         by_chain = {name: np.moveaxis(value, 0, 1) for name, value in constrained(run.curator, theta).items()}
         accepted = outcome.accepted[: num_draws * thin].reshape(num_draws, thin, -1).mean(axis=1).T
-        check, answers = run.record_check, {}
+        check, answers = run.record_check, dict[str, tuple[int, float]]()
         if check is not None:
             answers[check.kind] = 1, check.noise_sd / check.sensitivity
+        answers |= run.journal.lost_answers()
         return Posterior(
             draws={name: value[:, warmup:] for name, value in by_chain.items()},
             warmup_draws={name: value[:, :warmup] for name, value in by_chain.items()},

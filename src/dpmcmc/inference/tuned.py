@@ -20,6 +20,7 @@ from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate, placement
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, RunError
 from dpmcmc.inference.blocks import starting_points
+from dpmcmc.inference.books import Books
 from dpmcmc.inference.endings import (
     ALL_SPENT,
     INTERRUPTED,
@@ -30,6 +31,7 @@ from dpmcmc.inference.endings import (
     reason_of,
     undisturbed,
 )
+from dpmcmc.inference.journal import Journal
 from dpmcmc.inference.laplace_plan import plan_laplace
 from dpmcmc.inference.planning import make_funds, refuse_useless
 from dpmcmc.inference.progress import progress_bar
@@ -113,6 +115,8 @@ class _Run(NamedTuple):
     walk: Walk | None
     settings: Settings
     groups: Groups | None
+    books: Books
+    journal: Journal
 
     @property
     def num_chains(self) -> int:
@@ -140,7 +144,7 @@ class _Chain(NamedTuple):
 
 
 def draw(
-    model: Model, data: Any, method: Method, settings: Settings, *, exact: bool
+    model: Model, data: Any, method: Method, settings: Settings, books: Books, *, exact: bool
 ) -> tuple[Posterior, tuple[str, ...]]:
     """Draw from the noise-aware posterior; see :func:`dpmcmc.sample`. Return also what there is to say."""
     granted = settings.granted
@@ -154,7 +158,7 @@ def draw(
             )
     with exact_arithmetic():
         try:
-            run = _prepare(model, data, method, settings, granted, exact)
+            run = _prepare(model, data, method, settings, granted, books, exact)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted before the first question; nothing was spent") from None
         record_check, found, chain = _search(run)
@@ -171,10 +175,16 @@ def _caller(method: Method) -> str:
 
 
 def _prepare(
-    model: Model, data: Any, method: Method, settings: Settings, granted: tuple[float, float], exact: bool
+    model: Model,
+    data: Any,
+    method: Method,
+    settings: Settings,
+    granted: tuple[float, float],
+    books: Books,
+    exact: bool,
 ) -> _Run:
     """Do all that can be done, and refuse all that must be refused, before anything is spent."""
-    (epsilon, delta), seed = granted, settings.seed
+    (epsilon, delta), seed = granted, books.seed
     model, source = open_units(model, data)
     num_records = placement.total_rows(source.num_records)
     funds = make_funds(Queries(), num_records, epsilon, delta, settings.check_records)
@@ -190,11 +200,11 @@ def _prepare(
     groups = None if exact else Groups.of(row_model(model))
     if groups is not None:
         prior = groups.reference(prior)
-    keys = tuple(jax.random.split(curator.public_key, 3))
+    keys = tuple(jax.random.split(books.open(curator, source, funds), 3))
     start = _start(model, method, settings.init, num_records, keys[0], prior)
     coordinates = Affine(start, np.diag(prior.sd))
     questions = Questions(_nobody, Style.of(model), num_records, model.dimension)
-    surveyed = can_survey(questions, funds.main.left)
+    surveyed = can_survey(questions, funds.main.left)  # (as it was when the run was begun: nothing is counted yet)
     if exact and not surveyed:
         raise BudgetExceededError(
             f"exact = True takes a surrogate of the posterior first, for which {num_records} records, "
@@ -216,7 +226,20 @@ def _prepare(
     if funds.record_check is not None:
         curator.prepare(funds.record_check, start)
     run = _Run(
-        curator, funds.main, funds.record_check, prior, start, Asked(), keys, method, exact, walk, settings, groups
+        curator,
+        funds.main,
+        funds.record_check,
+        prior,
+        start,
+        Asked(),
+        keys,
+        method,
+        exact,
+        walk,
+        settings,
+        groups,
+        books,
+        Journal(curator),  # until all is compiled: nothing is asked before that
     )
     # What will be drawn in the end, from the prior: compiled, and seen to work, before anything is spent.
     nothing = np.zeros((model.dimension, model.dimension))
@@ -224,7 +247,7 @@ def _prepare(
         _constrained(curator, _gaussian(keys[0], start, nothing, shape))
     if walk is not None:
         _prepare_chain(run, walk)
-    return run
+    return run._replace(journal=books.journal(curator))
 
 
 def _prepare_chain(run: _Run, walk: Walk) -> None:
@@ -274,7 +297,7 @@ def _search(run: _Run) -> tuple[RecordCheck | None, Found, _Chain | None]:
 
     def ask(query: Query, theta: Array, coordinates: Affine | None, proposal: Array | None = None) -> AnyRelease:
         run.asked.add(query)  # before it is: whatever happens next, nothing that was paid for is left out
-        return curator.ask(query, theta, proposal, coordinates=coordinates)
+        return run.journal.ask(query, theta, proposal, coordinates=coordinates)
 
     stopped = ""
     record_check: RecordCheck | None = None
@@ -282,7 +305,7 @@ def _search(run: _Run) -> tuple[RecordCheck | None, Found, _Chain | None]:
         with progress_bar(run.settings.progress, run.method, 100) as report:
             if run.record_check is not None:
                 run.asked.add(run.record_check)
-                release = curator.ask(run.record_check, run.start)
+                release = run.journal.ask(run.record_check, run.start)
                 record_check = RecordCheck(
                     estimate=float(release.value), noise_sd=float(release.noise_sd), num_records=curator.num_records
                 )
@@ -301,7 +324,7 @@ def _search(run: _Run) -> tuple[RecordCheck | None, Found, _Chain | None]:
             if run.method == "DP-Laplace":
                 return record_check, Found.gaussian(find_laplace(questions, run.prior, left, **common)), None
             seeds = np.asarray(jax.random.key_data(run.keys[0]))
-            generator = np.random.default_rng(seeds.astype(np.uint64).tolist())
+            generator = run.journal.generator(seeds.astype(np.uint64).tolist())
             found = find_posterior(questions, run.prior, left, run.walk, generator, exact=run.exact, **common)
             if found.method != "chain":
                 return record_check, found, None
@@ -324,7 +347,7 @@ def _search(run: _Run) -> tuple[RecordCheck | None, Found, _Chain | None]:
 
 def _moves(run: _Run, sampler: SurrogateHMC, start: Callable[[], Array]) -> tuple[Array, Array, jax.Array]:
     """Return both ends of some moves as the chain will make them, and the chain's key. Free."""
-    bound_key, run_key = jax.random.split(run.keys[2])
+    bound_key, run_key = jax.random.split(run.journal.fresh(run.keys[2]))
     pairs = [
         moves(run.curator, sampler, start(), key)
         for key in jax.random.split(bound_key, math.ceil(_BOUND_MOVES / run.num_chains))
@@ -345,7 +368,7 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> _Chain | 
 
     def ask_count(query: ClipCount, theta: Array, proposal: Array) -> AnyRelease:
         run.asked.add(query)
-        return curator.ask(query, theta, proposal)
+        return run.journal.ask(query, theta, proposal)
 
     bound = ratio_bound(
         ask_count, sampler.surrogate, theta, proposals, curator.num_records, _BOUND_SHARE * run.budget.left
@@ -358,8 +381,16 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> _Chain | 
         return None
     sampler = _chain_sampler(surveyor, bound.value)
     start = surveyor.draw_theta(run.num_chains, certain=True)
-    outcome = run_chain(curator, sampler, start, key=run_key, max_steps=_MOST_STEPS, report=lambda *_: report())
-    if len(outcome.positions):
+    outcome = run_chain(
+        curator,
+        sampler,
+        start,
+        key=run_key,
+        max_steps=_MOST_STEPS,
+        report=lambda *_: report(),
+        journal=run.journal,
+    )
+    if len(outcome.positions) and (outcome.complete or not run.books.can_resume):
         return _Chain(outcome, bound)
     if outcome.ended == INTERRUPTED:
         raise KeyboardInterrupt
@@ -435,7 +466,11 @@ def _posterior(
             draws=draws,
             sample_stats=stats,
             privacy=adaptive_statement(
-                curator, run.budget, granted, run.asked.labelled(), None if chain is None else chain.outcome
+                curator,
+                run.budget,
+                granted,
+                run.asked.labelled() | run.journal.lost_answers(),
+                None if chain is None else chain.outcome,
             ),
             sampler=repr(DPLaplace()) if run.method == "DP-Laplace" else "auto",
             model=model.name,
@@ -465,7 +500,7 @@ def _draws(run: _Run, found: Found, chain: _Chain | None) -> tuple[Array, dict[s
         return np.swapaxes(theta, 0, 1), {"acceptance_rate": accepted.T}, thin
     shape = run.num_chains, run.settings.num_steps or NUM_DRAWS
     if found.laplace is not None:
-        return _of_laplace(run, run.keys[0], found.laplace.mean, found.laplace.covariance, shape), {}, 1
+        return _of_laplace(run, run.journal.fresh(run.keys[0]), found.laplace.mean, found.laplace.covariance, shape), {}, 1
     assert found.surveyor is not None
     return found.surveyor.draw_theta(shape[0] * shape[1]).reshape(*shape, -1), {}, 1
 

@@ -20,11 +20,15 @@ from dpmcmc.privacy.gaussian import (
     gaussian_mu,
     smallest_noise_multiplier,
 )
+from dpmcmc.privacy.ledger import Account, Ledger, LedgerStatus
 from dpmcmc.privacy.statement import PrivacyStatement
 from dpmcmc.privacy.subsampled import subsampled_delta, subsampled_epsilon, subsampled_steps
 
 __all__ = [
+    "Account",
     "Budget",
+    "Ledger",
+    "LedgerStatus",
     "PrivacyStatement",
     "StepBudget",
     "gaussian_cost",

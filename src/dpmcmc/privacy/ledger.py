@@ -101,6 +101,7 @@ class RunStatus:
     begun: str
     hold: Fraction
     same_people: bool
+    token: str = field(default="", repr=False)
     ended: str | None = None
     how: str = ""
     spent: Fraction = Fraction(0)
@@ -381,6 +382,7 @@ class Ledger:
         model: str = "",
         marks: Callable[[bytes], Marks] | None = None,
         same_people: bool = False,
+        token: str = "",
     ) -> Account:
         """Begin a run: see that the data are these people's and that there is room, and keep that room for it.
 
@@ -399,6 +401,8 @@ class Ledger:
             Computes the marks of the data, given the key.
         same_people
             Data that were not seen before are about the same people: the decision of a person, written down.
+        token
+            A text by which to find the run again (:meth:`run_of`).
 
         Raises
         ------
@@ -426,9 +430,19 @@ class Ledger:
                 "records": None if found is None else found.num_records,
                 "columns": {} if found is None else found.columns,
                 "same_people": bool(same_people),
+                "token": token,
             }
 
         return Account(self, json.loads(self._append("open", payload).payload)["run"])
+
+    def run_of(self, token: str) -> int | None:
+        """Return the run that was opened with a token; None if there is none."""
+        self.refresh()
+        return next((number for number, run in self._state.runs.items() if run.token == token), None)
+
+    def is_open(self, run: int) -> bool:
+        """Whether a run may go on, as of the last entry that was read."""
+        return self._state.runs[run].open
 
     def account(self, run: int) -> Account:
         """Return the account of a run that may go on."""
@@ -527,9 +541,15 @@ class Account:
         }
         return self.ledger._append("charge", payload, patience=PATIENCE_ON_THE_WAY).number
 
-    def note_resumed(self) -> None:
-        """Write down that the run goes on."""
-        self.ledger._append("resume", {"run": self.run})
+    def note_resumed(self, marks: Callable[[bytes], Marks] | None = None) -> None:
+        """Write down that the run goes on; its data must be those that the ledger knows."""
+        found = None if marks is None else marks(self.ledger.key)
+        payload = {
+            "run": self.run,
+            "records": None if found is None else found.num_records,
+            "columns": {} if found is None else found.columns,
+        }
+        self.ledger._append("resume", payload)
 
     def close(self, how: str) -> None:
         """End the run."""
@@ -709,6 +729,7 @@ class _State:
             begun=time,
             hold=exact(payload["hold"]),
             same_people=bool(payload["same_people"]),
+            token=str(payload["token"]),
         )
         # The total of the machine that wrote this: another one may compute it with other last digits.
         total, *slack = self.pool()
@@ -835,7 +856,7 @@ class _State:
 
     def _resume(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
         self._open_run(payload)
-        return _nothing
+        return self._recognised(payload, False)
 
     def _close(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
         run, how = self._open_run(payload), str(payload["how"])

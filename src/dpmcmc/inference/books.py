@@ -1,0 +1,374 @@
+"""What a run writes down so that it outlives its process: charges in a ledger, releases in a checkpoint.
+
+Both may be absent. A run with a checkpoint and no ledger has a ledger of its own in its folder, for its own budget
+alone. Nothing here sees a record, but for the fingerprints that a ledger compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from dataclasses import fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpmcmc.curator import Curator
+from dpmcmc.data import Source, marks_of
+from dpmcmc.errors import CheckpointError, DPMCMCError, LedgerError, QueryError
+from dpmcmc.inference.checkpoint import CHARGES, Checkpoint, RunFolder, is_complete
+from dpmcmc.inference.journal import Journal
+from dpmcmc.inference.planning import Funds
+from dpmcmc.inference.settings import Settings
+from dpmcmc.privacy import Ledger, StepBudget
+from dpmcmc.privacy.ledger import Account, Marks
+from dpmcmc.privacy.statement import installed_versions
+from dpmcmc.results import Posterior
+from dpmcmc.results.folder import POSTERIOR, write_run
+from dpmcmc.samplers import SAMPLERS, DPLaplace, SurrogateHMC
+from dpmcmc.surrogate import Form, Surrogate
+
+_FORMAT = 1
+_CLASSES = {known.__name__: known for known in (*SAMPLERS, DPLaplace, SurrogateHMC)}
+_PLAIN = bool | int | float | str | None
+# Settings that are kept: those that say what the run is, not how it is shown or spread over devices.
+_KEPT = ("epsilon", "delta", "num_chains", "num_steps", "num_warmup", "thin", "seed", "check_records")
+
+
+class Books:
+    """The ledger and the folder of one run.
+
+    Parameters
+    ----------
+    sampler, settings, exact
+        What the run is.
+    ledger
+        A ledger, its name or URL; None: the run stands alone.
+    folder
+        Where to keep a checkpoint; None: nowhere.
+    same_people
+        See :meth:`Ledger.open_run`.
+    checkpoint
+        Of a run that goes on.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        settings: Settings,
+        exact: bool,
+        *,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        folder: RunFolder | None = None,
+        same_people: bool = False,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self._sampler, self.settings, self._exact = sampler, settings, exact
+        self._folder, self._same_people, self.checkpoint = folder, same_people, checkpoint
+        self.resumed = checkpoint is not None
+        self.account: Account | None = None
+        if (ledger is not None or folder is not None or self.resumed) and jax.process_count() > 1:
+            raise QueryError(
+                f"ledger and checkpoint do not go with {jax.process_count()} processes yet; run one process, or leave "
+                "them out"
+            )
+        if ledger is not None and (settings.seed is not None or not _is_private(sampler)):
+            raise QueryError(
+                "a ledger counts private releases, and this run is not private (it is seeded, or adds no noise); leave "
+                "the ledger out, or the seed, or take a private sampler"
+            )
+        if same_people and ledger is None:
+            raise QueryError("same_people says something to a ledger, and there is none; give ledger, or leave it out")
+        self.ledger = ledger if isinstance(ledger, Ledger) or ledger is None else Ledger(ledger)
+        self._stands_alone = self.ledger is None
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of this process's part of a run: not that of an earlier part, whose noise would come again."""
+        if self.settings.seed is None or self.checkpoint is None:
+            return self.settings.seed
+        text = f"{self.settings.seed}/{len(self.checkpoint.of_kind('resume'))}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a run that is stopped now can go on later."""
+        return self.checkpoint is not None
+
+    @property
+    def goes_into_a_folder(self) -> bool:
+        """Whether the run has, or will have, a checkpoint."""
+        return self._folder is not None or self.checkpoint is not None
+
+    def ended(self) -> Posterior | None:
+        """Return the result of a run that was complete but for its last file to be removed; None of any other."""
+        checkpoint = self.checkpoint
+        if checkpoint is None or self.ledger is None or not checkpoint.folder.joinpath(POSTERIOR).exists():
+            return None
+        run = self.ledger.run_of(checkpoint.facts["token"])
+        if run is None or self.ledger.is_open(run):
+            return None
+        posterior = Posterior.load(checkpoint.folder / POSTERIOR)
+        checkpoint.remove()
+        checkpoint.forget_replaced()
+        return posterior
+
+    def open(self, curator: Curator, source: Source, funds: Funds | None) -> jax.Array:
+        """Begin the run in the books, or find it there again. Nothing is charged. Return its public key."""
+        if self.checkpoint is not None:
+            key = self._find(curator)
+        else:
+            key = curator.public_key
+        token = secrets.token_hex(16)
+        if self._folder is not None and not self.resumed:
+            facts, arrays = self._facts(curator, key, token)
+            self.checkpoint = self._folder.begin(facts, arrays)
+        if self.checkpoint is not None:
+            token = self.checkpoint.facts["token"]
+        if funds is None or (self.ledger is None and self.checkpoint is None):
+            return key
+        if self.ledger is None:
+            assert self.checkpoint is not None
+            self.ledger = self._own_ledger(self.checkpoint)
+        self.account = self._account(self.ledger, curator, source, funds, token)
+        steps = isinstance(funds.main, StepBudget)
+        funds.main.keep_books(self.account, "steps" if steps else "mu")
+        if funds.check is not None and funds.check is not funds.main:
+            funds.check.keep_books(self.account, "check")
+        return key
+
+    def _own_ledger(self, checkpoint: Checkpoint) -> Ledger:
+        place = checkpoint.folder / CHARGES
+        if self.resumed and place.exists():
+            try:
+                return Ledger(place)
+            except LedgerError:
+                if checkpoint.parts[1:] and any(part.kind != "resume" for part in checkpoint.parts[1:]):
+                    raise
+                place.unlink()  # killed while it was made, before anything was charged
+        epsilon, delta = self.settings.granted
+        return Ledger.create(place, epsilon=epsilon, delta=delta)
+
+    def _account(self, ledger: Ledger, curator: Curator, source: Source, funds: Funds, token: str) -> Account:
+        def marks(key: bytes) -> Marks:
+            return Marks(curator.num_records, marks_of(source, key))
+
+        run = ledger.run_of(token)
+        if run is not None:
+            account = ledger.account(run)
+            account.note_resumed(marks)
+            return account
+        if self.resumed and self.checkpoint is not None and self.checkpoint.of_kind("answer", "start", "block", "check"):
+            raise CheckpointError(
+                f"the ledger {ledger.place!r} does not know the run in {self.checkpoint.shown!r}; give the one that it was "
+                "begun with"
+            )
+        epsilon, delta = self.settings.granted
+        return ledger.open_run(
+            "minibatch" if isinstance(funds.main, StepBudget) else "gaussian",
+            epsilon,
+            delta,
+            sampler=_name_of(self._sampler),
+            model=curator.model.name,
+            marks=marks,
+            same_people=self._same_people,
+            token=token,
+        )
+
+    # ------------------------------------------------------------------------------------------------ the facts
+
+    def _facts(self, curator: Curator, key: jax.Array, token: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        sampler, arrays = _sampler_to_plain(self._sampler)
+        init, init_arrays = _init_to_plain(self.settings.init)
+        facts = {
+            "format": _FORMAT,
+            "versions": installed_versions(),
+            "token": token,
+            "sampler": sampler,
+            "exact": self._exact,
+            "settings": {name: _plain(getattr(self.settings, name)) for name in _KEPT},
+            "init": init,
+            "model": _model_facts(curator),
+            "ledger": None if self.ledger is None else self.ledger.place,
+            "key": np.asarray(jax.random.key_data(key)).tolist(),
+        }
+        return facts, arrays | init_arrays
+
+    def _find(self, curator: Curator) -> jax.Array:
+        """See that this is the run that was begun, and note that it goes on."""
+        assert self.checkpoint is not None
+        kept, now = self.checkpoint.facts["model"], _model_facts(curator)
+        if kept != now:
+            different = next(name for name in now if kept.get(name) != now[name])
+            shown = "" if different == "program" else f": {kept.get(different)!r} was begun with, and now it is {now[different]!r}"
+            raise CheckpointError(
+                f"the run in {self.checkpoint.shown!r} was begun with another model, other data or another version of JAX "
+                f"({different}{shown}); go on with what it was begun with, or begin another run. Nothing was charged"
+            )
+        self.checkpoint.append("resume", {"number": len(self.checkpoint.of_kind("resume")) + 1}, {})
+        words = np.asarray(self.checkpoint.facts["key"], np.uint32)
+        return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+
+    def journal(self, curator: Curator) -> Journal:
+        """Return what asks the questions of the run, one by one."""
+        return Journal(curator, self.checkpoint, self.account)
+
+    # --------------------------------------------------------------------------------------------------- the end
+
+    @property
+    def charged(self) -> bool:
+        """Whether the run was charged anything, now or earlier."""
+        return self.account is not None and bool(self.account.charges)
+
+    def standing(self) -> dict[str, Any] | None:
+        """Return how the ledger stands, for the statement; None if the run stands alone."""
+        if self._stands_alone or self.account is None:
+            return None
+        return self.account.standing()
+
+    def finish(self, posterior: Posterior) -> str | None:
+        """Close the books on a run that is done; return what went wrong with its folder."""
+        if self.checkpoint is not None:
+            try:
+                write_run(posterior, self.checkpoint.folder, overwrite=True)
+            except Exception as error:
+                reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+                return (
+                    f"the run is done, but {self.checkpoint.shown!r} could not be written ({reason}); nothing is lost: "
+                    f"`dpmcmc resume {self.checkpoint.shown}` (in Python dpmcmc.resume) writes it, for no more budget"
+                )
+        if self.account is not None:
+            self.account.close("complete")
+        if self.checkpoint is not None:
+            self.checkpoint.remove()
+            self.checkpoint.forget_replaced()
+        return None
+
+    def give_up(self, how: str) -> None:
+        """Close the books on a run that has ended without a result.
+
+        One that was charged and has a checkpoint stays open, to go on later; of one that was not charged no trace is left.
+        """
+        if self.checkpoint is not None and (self.charged or self.resumed):
+            self.checkpoint.close()
+            return
+        nothing_is_done = self.checkpoint is None or not self.checkpoint.of_kind("answer", "start", "block", "check")
+        if self.account is not None:
+            try:
+                self.account.close(how)
+            except DPMCMCError:
+                pass  # it says so in `ledger show`, and how to end it
+        if not nothing_is_done:
+            assert self.checkpoint is not None
+            self.checkpoint.close()
+        elif self._folder is not None:
+            self._folder.discard(self.checkpoint)
+        elif self.checkpoint is not None:
+            self.checkpoint.close()
+
+    def how_to_go_on(self) -> str:
+        """Say how, to be put behind a sentence on what happened; nothing if it cannot go on."""
+        if self.checkpoint is None or not (self.charged or self.checkpoint.of_kind("block", "start")):
+            return ""
+        return f"; go on with `dpmcmc resume {self.checkpoint.shown}` (in Python dpmcmc.resume): what is done is kept"
+
+
+def load_settings(checkpoint: Checkpoint, *, progress: bool, devices: Any) -> tuple[Any, Settings, bool]:
+    """Return sampler, settings and ``exact`` of a run that was begun."""
+    facts, arrays = checkpoint.facts, checkpoint.fact_arrays
+    if facts.get("format") != _FORMAT:
+        raise CheckpointError(
+            f"the run in {checkpoint.shown!r} has format {facts.get('format')!r}, which this version does not read; go on "
+            "with the version of dpmcmc that began it"
+        )
+    try:
+        settings = Settings(
+            **{name: facts["settings"][name] for name in _KEPT},
+            init=_init_from_plain(facts["init"], arrays),
+            progress=progress,
+            devices=devices,
+        )
+        return _sampler_from_plain(facts["sampler"], arrays), settings, bool(facts["exact"])
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointError(f"the checkpoint in {checkpoint.shown!r} is damaged; restore it from a copy") from None
+
+
+def complete_run(folder: str | os.PathLike[str]) -> Posterior | None:
+    """Return the posterior of a run that is complete; None if it is not."""
+    if not is_complete(folder):
+        return None
+    return Posterior.load(os.path.join(folder, POSTERIOR))
+
+
+def _is_private(sampler: Any) -> bool:
+    return isinstance(sampler, str) or bool(getattr(sampler, "private", True))
+
+
+def _name_of(sampler: Any) -> str:
+    return sampler if isinstance(sampler, str) else str(sampler.name)
+
+
+def _model_facts(curator: Curator) -> dict[str, Any]:
+    model = curator.model
+    return {
+        "name": model.name,
+        "dimension": model.dimension,
+        "parameters": list(model.parameters),
+        "num_records": curator.num_records,
+        "program": curator.passes.digest(),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _sampler_to_plain(sampler: Any) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return a sampler's class and settings as plain values and arrays."""
+    if isinstance(sampler, str):
+        return {"class": sampler}, {}
+    values: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for one in fields(sampler):
+        value = _plain(getattr(sampler, one.name))
+        if isinstance(value, Surrogate):
+            values[one.name] = {"form": list(value.form)}
+            for part in ("center", "matrix", "weights"):
+                arrays[f"sampler.{one.name}.{part}"] = np.asarray(getattr(value, part), np.float64)
+        elif isinstance(value, _PLAIN):
+            values[one.name] = value
+        else:
+            values[one.name] = {"array": True}
+            arrays[f"sampler.{one.name}"] = np.asarray(value)
+    return {"class": type(sampler).__name__, "fields": values}, arrays
+
+
+def _sampler_from_plain(plain: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Any:
+    if plain["class"] == "auto":
+        return "auto"
+    values = dict(plain["fields"])
+    for name, value in values.items():
+        if isinstance(value, dict) and "form" in value:
+            parts = (arrays[f"sampler.{name}.{part}"] for part in ("center", "matrix", "weights"))
+            values[name] = Surrogate(Form(*value["form"]), *parts)
+        elif isinstance(value, dict):
+            values[name] = arrays[f"sampler.{name}"]
+    return _CLASSES[plain["class"]](**values)
+
+
+def _init_to_plain(init: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    if init is None:
+        return None, {}
+    if isinstance(init, dict):
+        return list(init), {f"init.{name}": np.asarray(value) for name, value in init.items()}
+    return "array", {"init": np.asarray(init)}
+
+
+def _init_from_plain(init: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    if init is None:
+        return None
+    return arrays["init"] if init == "array" else {name: arrays[f"init.{name}"] for name in init}
