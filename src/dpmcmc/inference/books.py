@@ -21,6 +21,7 @@ from dpmcmc.curator import Curator
 from dpmcmc.data import Source, marks_of
 from dpmcmc.errors import CheckpointError, DPMCMCError, LedgerError, QueryError
 from dpmcmc.inference.checkpoint import CHARGES, Checkpoint, RunFolder, is_complete
+from dpmcmc.inference.endings import ALL_SPENT, NOTHING_SPENT
 from dpmcmc.inference.journal import Journal
 from dpmcmc.inference.planning import Funds
 from dpmcmc.inference.settings import Settings
@@ -223,6 +224,16 @@ class Books:
     def charged(self) -> bool:
         """Whether the run was charged anything, now or earlier."""
         return self.account is not None and bool(self.account.charges)
+
+    def what_is_spent(self, something: bool) -> str:
+        """Say it, where a run has ended early."""
+        if not something:
+            return NOTHING_SPENT
+        if self.checkpoint is not None:
+            return "what was charged counts"
+        if self.account is not None:
+            return f"what was charged counts in the ledger, and ε = {self.settings.epsilon:g} must be stated for this run"
+        return ALL_SPENT
 
     def standing(self) -> dict[str, Any] | None:
         """Return how the ledger stands, for the statement; None if the run stands alone."""

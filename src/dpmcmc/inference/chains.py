@@ -30,9 +30,7 @@ from dpmcmc.inference import planning
 from dpmcmc.inference.blocks import Program, Shape, choose_shape, compile_run, starting_points
 from dpmcmc.inference.books import Books
 from dpmcmc.inference.endings import (
-    ALL_SPENT,
     INTERRUPTED,
-    NOTHING_SPENT,
     attached_to_errors,
     cut_short,
     ended_without_draws,
@@ -324,9 +322,7 @@ def _what_is_spent(run: _Run, charged: int) -> str:
     if run.curator.budget is None:
         return "no budget was involved"
     paid = [run.curator.budget, *([] if run.funds is None or run.funds.check is None else [run.funds.check])]
-    if charged == 0 and all(budget.spent == 0 for budget in paid):
-        return NOTHING_SPENT
-    return ALL_SPENT
+    return run.books.what_is_spent(charged > 0 or any(budget.spent > 0 for budget in paid))
 
 
 def _collect(run: _Run, outcome: _Outcome, warmup: int, settings: Settings) -> Posterior:

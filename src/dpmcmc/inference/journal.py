@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import deque
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -23,8 +24,17 @@ from dpmcmc.inference.checkpoint import Checkpoint, Part
 from dpmcmc.privacy import Budget
 from dpmcmc.privacy.ledger import Account, Charge
 from dpmcmc.queries import Affine, AnyRelease, NotPrivateRelease, Query, Release
+from dpmcmc.queries.histogram import Histograms
+from dpmcmc.queries.moments import Moments
+from dpmcmc.queries.quantile import Quantile
 
 _ANSWER, _SEGMENT = "answer", "segment"
+_NOISES = "noise_multiplier", "matrix_noise_multiplier", "noise_sd"
+# Prices are rounded up.
+_SLACK = 1.0 - 1e-6
+_PARTS = "value", "noise_sd", "mu"
+# What a release may be made of, beside arrays.
+_FORMS: dict[str, Any] = {form.__name__: form for form in (Moments, Histograms, Quantile)}
 # The same way on the same machine; another processor, or another version of LAPACK, may have other last digits.
 _SAME = 1e-6
 
@@ -47,6 +57,7 @@ class Journal:
         self._known: deque[Part] = deque(() if checkpoint is None else checkpoint.of_kind(_ANSWER))
         self._segments: deque[Part] = deque(() if checkpoint is None else checkpoint.of_kind(_SEGMENT))
         self._answers, self._entropy = 0, list[int]()
+        self._scale = 1.0
         self._generator: tuple[np.random.Generator, list[int]] | None = None
         self._goes_on = checkpoint is not None and bool(checkpoint.of_kind("resume"))
         self.lost: tuple[Charge, ...] = ()
@@ -81,6 +92,21 @@ class Journal:
         self._generator = generator, seeds
         return generator
 
+    def priced(
+        self, query: Query, theta: ArrayLike, coordinates: Affine | None = None, proposal: ArrayLike | None = None
+    ) -> Query:
+        """Return the question as it can be paid for: with more noise, if a crash has cost a part of what was planned.
+
+        A search parts its budget before it asks: what a lost answer has cost is then missing at the end. So all that is
+        asked afterwards is lowered in price as what was left was, and never asks for more than is left.
+        """
+        if self._scale == 1.0:
+            return query
+        scaled = _noisier(query, self._scale)
+        cost = float(self._curator.cost(scaled, theta, proposal, coordinates=coordinates).spent)
+        left = self._budget.left * _SLACK
+        return scaled if cost <= left else _noisier(scaled, left / cost)
+
     def ask(
         self,
         query: Query,
@@ -94,11 +120,10 @@ class Journal:
             return self._again(query, theta, proposal)
         release = self._curator.ask(query, theta, proposal, coordinates=coordinates)
         if self._checkpoint is not None:
-            header = {"kind": query.kind, "entry": self._budget.last_entry}
-            arrays = {"theta": theta, "value": release.value, "noise_sd": release.noise_sd, "mu": release.mu}
-            if proposal is not None:
-                arrays["proposal"] = proposal
-            self._checkpoint.append(_ANSWER, header, arrays)
+            forms, arrays = _taken_apart(release)
+            header = {"kind": query.kind, "entry": self._budget.last_entry, "forms": forms}
+            asked = {"theta": theta, **({} if proposal is None else {"proposal": proposal})}
+            self._checkpoint.append(_ANSWER, header, asked | arrays)
         self._answers += 1
         return release
 
@@ -119,8 +144,7 @@ class Journal:
         self._count(part.header["entry"])
         self._answers += 1
         kind = Release if self._curator.private else NotPrivateRelease
-        value, noise_sd, mu = (part.arrays[name][()] for name in ("value", "noise_sd", "mu"))
-        release: AnyRelease = kind(value, noise_sd, mu)
+        release: AnyRelease = kind(**_put_together(part))
         self._next()
         return release
 
@@ -154,11 +178,45 @@ class Journal:
         self._budget.settle()
 
     def _begin_segment(self, header: dict[str, Any]) -> None:
-        self.lost += tuple(self._count(entry) for entry in header["lost"])
+        if header["lost"]:
+            before = self._budget.left
+            self.lost += tuple(self._count(entry) for entry in header["lost"])
+            self._scale *= max(self._budget.left, 1e-12 * before) / before
         self._entropy = [*self._entropy, *header["entropy"]]
         if self._generator is not None:
             generator, seeds = self._generator
             generator.bit_generator.state = np.random.default_rng([*seeds, *self._entropy]).bit_generator.state
+
+
+def _noisier(query: Query, factor: float) -> Query:
+    """Return the same question at so many times the price."""
+    names = [name for name in _NOISES if getattr(query, name, None) is not None]
+    return replace(query, **{name: getattr(query, name) / math.sqrt(factor) for name in names})  # type: ignore[type-var]
+
+
+def _taken_apart(release: AnyRelease) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return which parts of a release have parts of their own, and all of them as arrays."""
+    forms: dict[str, str] = {}
+    arrays: dict[str, Any] = {}
+    for name in _PARTS:
+        value = getattr(release, name)
+        if isinstance(value, tuple):
+            forms[name] = type(value).__name__
+            arrays |= {f"{name}.{one}": part for one, part in value._asdict().items()}  # type: ignore[attr-defined]
+        else:
+            arrays[name] = value
+    return forms, arrays
+
+
+def _put_together(part: Part) -> dict[str, Any]:
+    """Return the parts of a release; numbers as numbers."""
+    forms, arrays = part.header["forms"], part.arrays
+    return {
+        name: arrays[name][()]
+        if name not in forms
+        else _FORMS[forms[name]](*(arrays[f"{name}.{one}"][()] for one in _FORMS[forms[name]]._fields))
+        for name in _PARTS
+    }
 
 
 def _alike(kept: NDArray[Any] | None, now: ArrayLike) -> bool:

@@ -25,9 +25,7 @@ from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError
 from dpmcmc.inference.blocks import starting_points
 from dpmcmc.inference.books import Books
 from dpmcmc.inference.endings import (
-    ALL_SPENT,
     INTERRUPTED,
-    NOTHING_SPENT,
     attached_to_errors,
     cut_short,
     ended_without_draws,
@@ -526,7 +524,7 @@ def _run(run: _Run, settings: Settings) -> tuple[RecordCheck | None, ChainOutcom
     if outcome is not None and len(outcome.positions) and not early:
         return record_check, outcome
     # Raised outside the handlers: the text of a foreign error could quote a record.
-    spent = NOTHING_SPENT if run.budget.spent == 0 else ALL_SPENT
+    spent = run.books.what_is_spent(run.budget.spent > 0)
     when = f"after {len(outcome.positions)} draws of each chain" if outcome is not None and early else _NO_DRAWS
     raise ended_without_draws(when, stopped, spent)
 

@@ -22,9 +22,7 @@ from dpmcmc.errors import BudgetExceededError, DPMCMCWarning, QueryError, RunErr
 from dpmcmc.inference.blocks import starting_points
 from dpmcmc.inference.books import Books
 from dpmcmc.inference.endings import (
-    ALL_SPENT,
     INTERRUPTED,
-    NOTHING_SPENT,
     attached_to_errors,
     cut_short,
     ended_without_draws,
@@ -296,6 +294,7 @@ def _search(run: _Run) -> tuple[RecordCheck | None, Found, _Chain | None]:
     curator, budget, model = run.curator, run.budget, run.curator.model
 
     def ask(query: Query, theta: Array, coordinates: Affine | None, proposal: Array | None = None) -> AnyRelease:
+        query = run.journal.priced(query, theta, coordinates, proposal)
         run.asked.add(query)  # before it is: whatever happens next, nothing that was paid for is left out
         return run.journal.ask(query, theta, proposal, coordinates=coordinates)
 
@@ -341,8 +340,7 @@ def _search(run: _Run) -> tuple[RecordCheck | None, Found, _Chain | None]:
     except Exception as error:
         stopped = reason_of(error)
     # Raised outside the handlers: the text of a foreign error could quote a record.
-    spent = NOTHING_SPENT if budget.spent == 0 else ALL_SPENT
-    raise ended_without_draws("before there were any draws", stopped, spent)
+    raise ended_without_draws("before there were any draws", stopped, run.books.what_is_spent(budget.spent > 0))
 
 
 def _moves(run: _Run, sampler: SurrogateHMC, start: Callable[[], Array]) -> tuple[Array, Array, jax.Array]:
@@ -367,8 +365,9 @@ def _run_chain(run: _Run, found: Found, report: Callable[[], None]) -> _Chain | 
     theta, proposals, run_key = _moves(run, sampler, lambda: surveyor.draw_theta(run.num_chains, certain=True))
 
     def ask_count(query: ClipCount, theta: Array, proposal: Array) -> AnyRelease:
-        run.asked.add(query)
-        return run.journal.ask(query, theta, proposal)
+        priced = run.journal.priced(query, theta, None, proposal)
+        run.asked.add(priced)
+        return run.journal.ask(priced, theta, proposal)
 
     bound = ratio_bound(
         ask_count, sampler.surrogate, theta, proposals, curator.num_records, _BOUND_SHARE * run.budget.left
