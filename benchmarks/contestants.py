@@ -18,8 +18,9 @@ from benchmarks.problems import Problem, log_density
 from dpmcmc.curator import Curator, NoiseSource, SeededNoiseNotPrivate
 from dpmcmc.curator.arithmetic import exact_arithmetic
 from dpmcmc.curator.placement import COMPILER_OPTIONS
-from dpmcmc.inference import sampling
+from dpmcmc.inference import chains
 from dpmcmc.inference.blocks import Shape, compile_run
+from dpmcmc.inference.books import Books
 from dpmcmc.privacy import Budget
 from dpmcmc.queries import Gradient, PaidDraws
 from dpmcmc.samplers import DPHMC, Sampler
@@ -152,22 +153,22 @@ def private_runs(
     with exact_arithmetic():
         runs = {name: _ready_run(curator, sampler, theta, shape) for name, curator in curators.items()}
 
-    def call(run: sampling._Run) -> object:
+    def call(run: chains._Run) -> object:
         with exact_arithmetic():
             # The package's own loop, so that what is timed is what a user waits for.
-            return sampling._run_blocks(run, False).done
+            return chains._run_blocks(run, False).done
 
     return {name: Ready(partial(call, run)) for name, run in runs.items()}
 
 
-def _ready_run(curator: Curator, sampler: Sampler, theta: Starts, shape: Shape) -> sampling._Run:
+def _ready_run(curator: Curator, sampler: Sampler, theta: Starts, shape: Shape) -> chains._Run:
     """Return a compiled run, as ``dpmcmc.sample`` makes it, without a record check."""
     queries = sampler.queries(curator.num_records)
     starts = jnp.asarray(theta)
     inputs = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sampler.inputs(curator.model, curator.num_records))
     program = compile_run(curator, sampler, queries, shape, inputs, starts)
     keys = jax.random.key(0), jax.random.key(1)
-    return sampling._Run(curator, sampler, queries, None, shape, program, inputs, keys, starts)
+    return chains._Run(curator, sampler, queries, None, shape, program, inputs, keys, starts, Books.none())
 
 
 class BlackjaxDraws:

@@ -25,7 +25,7 @@ from dpmcmc.errors import (
     QueryError,
     RunError,
 )
-from dpmcmc.inference import blocks, endings, sampling
+from dpmcmc.inference import blocks, chains, endings
 
 MODEL = dpmcmc.models.GaussianMean(np.array([[1.0, 0.3], [0.3, 0.5]]), prior_scale=2.0)
 NUM_RECORDS = 500
@@ -158,7 +158,7 @@ def test_constrained_parameters_and_a_numpyro_model():
 
 def fail_in_block(monkeypatch, number, error, before=lambda: None):
     """Let a block of the next run raise, after it was charged."""
-    original = sampling.compile_run
+    original = chains.compile_run
 
     def compile_run(*arguments):
         program, calls = original(*arguments), []
@@ -172,7 +172,7 @@ def fail_in_block(monkeypatch, number, error, before=lambda: None):
 
         return program._replace(run=failing)
 
-    monkeypatch.setattr(sampling, "compile_run", compile_run)
+    monkeypatch.setattr(chains, "compile_run", compile_run)
 
 
 FAILURES = [
@@ -250,7 +250,7 @@ def test_ctrl_c_while_planning_or_compiling_spends_nothing(place, monkeypatch):
     def never(*arguments, **options):
         raise AssertionError("budget was spent")
 
-    monkeypatch.setattr(sampling, place, interrupted)
+    monkeypatch.setattr(chains, place, interrupted)
     monkeypatch.setattr(dpmcmc.Budget, "spend", never)
     with pytest.raises(KeyboardInterrupt, match="nothing was spent"):
         run(SAMPLERS["penalty"])
@@ -307,7 +307,7 @@ def test_draws_that_cannot_be_put_together_are_attached_to_the_error(monkeypatch
     def broken(**arguments):
         raise ValueError("no room")
 
-    monkeypatch.setattr(sampling, "Posterior", broken)
+    monkeypatch.setattr(chains, "Posterior", broken)
     with pytest.raises(RunError, match="unconstrained_draws") as caught:
         run(SAMPLERS["penalty"], num_steps=10)
     assert caught.value.unconstrained_draws.shape == (10, 4, 2)
@@ -399,18 +399,18 @@ def test_kept_programs_hold_no_records():
     """A curator and its records are gone when nobody holds them, though its programs are kept."""
     data = np.random.default_rng(5).normal(size=(700, 2))
     made = []
-    original = sampling.Curator
+    original = chains.Curator
 
     class Watched(original):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
             made.extend(weakref.ref(thing) for thing in (self, *jax.tree.leaves(self._records)))
 
-    sampling.Curator = Watched
+    chains.Curator = Watched
     try:
         dpmcmc.sample(MODEL, data, epsilon=8.0, delta=DELTA, sampler=SAMPLERS["penalty"], init=START, num_steps=5)
     finally:
-        sampling.Curator = original
+        chains.Curator = original
     gc.collect()
     assert made
     assert all(reference() is None for reference in made)
@@ -677,9 +677,9 @@ def test_a_model_that_is_changed_later_changes_nothing_that_is_kept():
     first = dpmcmc.models.LogisticRegression(2)
     before = Curator(first, data, noise=NoNoiseNotPrivate()).ask(query, np.zeros(3)).value
     first.intercept, first.prior_scale = False, 1e-3
-    for chains in (1, 2):  # the second has to be compiled
+    for number in (1, 2):  # the second has to be compiled
         again = Curator(dpmcmc.models.LogisticRegression(2), data, noise=NoNoiseNotPrivate())
-        assert np.array_equal(again.ask(query, np.zeros((chains, 3))).value[0], before)
+        assert np.array_equal(again.ask(query, np.zeros((number, 3))).value[0], before)
 
 
 def test_a_missing_value_does_not_change_the_arithmetic_of_others():

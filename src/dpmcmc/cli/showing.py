@@ -1,20 +1,101 @@
 """A posterior in a terminal and as JSON: its summary, how far to trust it, what was spent and released."""
 
+import contextlib
 import math
 import os
 import re
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dpmcmc.cli.shared import print_json
+
 if TYPE_CHECKING:
     from dpmcmc import Posterior
     from dpmcmc.results.table import SummaryRows
+
+
+_SHOWN = "What is shown"
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """What is printed."""
+
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print only JSON on stdout, all digits.", rich_help_panel=_SHOWN)
+    ] = False
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.", rich_help_panel=_SHOWN)] = False
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="With an error, where it came from (never a record).", rich_help_panel=_SHOWN),
+    ] = False
+
+    def say(self, line: str) -> None:
+        """Say on stderr what is being done."""
+        if not self.quiet:
+            typer.echo(line, err=True)
+
+
+@contextlib.contextmanager
+def sampling_shown(show: ShowOptions, folder: Path) -> Iterator[Callable[[Callable[[], "Posterior"]], None]]:
+    """Give a function that samples and then shows what came of it; within, this package's warnings are collected."""
+    from dpmcmc.inference.checkpoint import is_complete
+    from dpmcmc.output import WriteError
+
+    with _warnings_kept() as notes:
+
+        def draw(sample: Callable[[], "Posterior"]) -> None:
+            # A model of one's own may print, and stdout is for the result.
+            with contextlib.redirect_stdout(sys.stderr):
+                posterior = sample()
+            written = is_complete(folder)
+            try:
+                _show_run(show, posterior, tuple(notes), folder if written else None)
+            finally:
+                if not written:
+                    raise WriteError(notes[0])
+
+        yield draw
+
+
+def _show_run(show: ShowOptions, posterior: "Posterior", notes: tuple[str, ...], folder: Path | None) -> None:
+    if show.as_json:
+        print_json(as_json(posterior, notes, folder))
+        return
+    console = Console()
+    show_posterior(console, posterior, notes)
+    if folder is not None:
+        from dpmcmc.results.folder import RUN_FILES
+
+        show_files(console, {folder / name: what for name, what in RUN_FILES.items()})
+
+
+@contextlib.contextmanager
+def _warnings_kept() -> Iterator[list[str]]:
+    """Collect this package's warnings. Those of others are dropped: what a library warns of may follow the records."""
+    from dpmcmc.errors import DPMCMCWarning
+
+    texts: list[str] = []
+
+    def keep(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if issubclass(category, DPMCMCWarning):
+            texts.append(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", DPMCMCWarning)
+        warnings.showwarning = keep
+        yield texts
 
 
 def show_posterior(console: Console, posterior: "Posterior", notes: tuple[str, ...] = ()) -> None:

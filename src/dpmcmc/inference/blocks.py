@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpmcmc.curator import Curator, Order
+from dpmcmc.curator.curator import Program as CompiledProgram
 from dpmcmc.errors import QueryError
 from dpmcmc.models import Model, allowed
 from dpmcmc.queries import Oracle, PaidNoise, Queries
@@ -59,8 +60,8 @@ class Program(NamedTuple):
     - ``constrain(positions) -> named values``
     """
 
-    start: Callable[..., Any]
-    run: Callable[..., Any]
+    start: CompiledProgram
+    run: CompiledProgram
     constrain: Callable[..., Any]
 
 

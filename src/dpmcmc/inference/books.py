@@ -87,6 +87,11 @@ class Books:
         self.ledger = ledger if isinstance(ledger, Ledger) or ledger is None else Ledger(ledger)
         self._stands_alone = self.ledger is None
 
+    @classmethod
+    def none(cls) -> Books:
+        """Return books in which nothing is written."""
+        return cls("auto", Settings(None, None, 1, None, None, 1, None, False, None, None, False), False)
+
     @property
     def seed(self) -> int | None:
         """Seed of this process's part of a run: not that of an earlier part, whose noise would come again."""
@@ -163,7 +168,11 @@ class Books:
             account = ledger.account(run)
             account.note_resumed(marks)
             return account
-        if self.resumed and self.checkpoint is not None and self.checkpoint.of_kind("answer", "start", "block", "check"):
+        if (
+            self.resumed
+            and self.checkpoint is not None
+            and self.checkpoint.of_kind("answer", "start", "block", "check")
+        ):
             raise CheckpointError(
                 f"the ledger {ledger.place!r} does not know the run in {self.checkpoint.shown!r}; give the one that it was "
                 "begun with"
@@ -205,7 +214,11 @@ class Books:
         kept, now = self.checkpoint.facts["model"], _model_facts(curator)
         if kept != now:
             different = next(name for name in now if kept.get(name) != now[name])
-            shown = "" if different == "program" else f": {kept.get(different)!r} was begun with, and now it is {now[different]!r}"
+            shown = (
+                ""
+                if different == "program"
+                else f": {kept.get(different)!r} was begun with, and now it is {now[different]!r}"
+            )
             raise CheckpointError(
                 f"the run in {self.checkpoint.shown!r} was begun with another model, other data or another version of JAX "
                 f"({different}{shown}); go on with what it was begun with, or begin another run. Nothing was charged"
@@ -232,7 +245,9 @@ class Books:
         if self.checkpoint is not None:
             return "what was charged counts"
         if self.account is not None:
-            return f"what was charged counts in the ledger, and ε = {self.settings.epsilon:g} must be stated for this run"
+            return (
+                f"what was charged counts in the ledger, and ε = {self.settings.epsilon:g} must be stated for this run"
+            )
         return ALL_SPENT
 
     def standing(self) -> dict[str, Any] | None:

@@ -218,10 +218,10 @@ def _kept(run: _Run) -> _Kept:
     checkpoint, account = run.books.checkpoint, run.books.account
     if not run.books.resumed or checkpoint is None:
         return _Kept([], None, None, False, 0, 0)
-    infos = run.program.run.out_shapes[2]
+    info_shapes = run.program.run.out_shapes[2]
     blocks, states = checkpoint.of_kind("block"), checkpoint.of_kind("start", "block")
     done = [
-        (part.arrays["positions"], jax.tree.unflatten(jax.tree.structure(infos), _leaves(part.arrays, "info")))
+        (part.arrays["positions"], jax.tree.unflatten(jax.tree.structure(info_shapes), _leaves(part.arrays, "info")))
         for part in blocks
     ]
     state = None
@@ -312,7 +312,9 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
     outcome = _Outcome(done, charged, starts, record_check, True, [])
     if not done or run.books.can_resume:
         # Raised outside the handlers: the text of a foreign error could quote a record.
-        when = f"after {outcome.num_draws} of {run.shape.num_draws} draws of each chain" if done else "in the first block"
+        when = (
+            f"after {outcome.num_draws} of {run.shape.num_draws} draws of each chain" if done else "in the first block"
+        )
         raise ended_without_draws(when, stopped, _what_is_spent(run, charged))
     note = cut_short(f"{outcome.num_draws} of {run.shape.num_draws}", stopped, _what_is_spent(run, charged))
     return outcome._replace(notes=[note])

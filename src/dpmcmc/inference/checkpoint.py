@@ -133,7 +133,9 @@ class RunFolder:
                 for name in earlier:
                     os.replace(self.path / name, self.path / _REPLACED / name)
         except FileExistsError:
-            raise OutputError(f"another run has begun in {self.shown!r}; nothing was computed, choose another") from None
+            raise OutputError(
+                f"another run has begun in {self.shown!r}; nothing was computed, choose another"
+            ) from None
         except OSError as error:
             raise self._cannot(error) from None
         checkpoint = Checkpoint(self.path, self.shown)
@@ -192,7 +194,9 @@ class Checkpoint:
         if not self.folder.is_dir():
             raise CheckpointError(f"there is no folder {self.shown!r}; check the path")
         if self.folder.joinpath(POSTERIOR).exists():
-            raise CheckpointError(f"the run in {self.shown!r} is complete: its draws are in {POSTERIOR}; nothing is left to do")
+            raise CheckpointError(
+                f"the run in {self.shown!r} is complete: its draws are in {POSTERIOR}; nothing is left to do"
+            )
         raise CheckpointError(f"there is no run in {self.shown!r}; check the path")
 
     @property
@@ -272,7 +276,11 @@ class Checkpoint:
                 raise CheckpointError(f"another process is at the run in {self.shown!r}; wait for it") from None
             if "not a database" in said or "malformed" in said or "corrupt" in said:
                 raise CheckpointError(self._damaged()) from None
-            reasons = {"full": "the disk is full", "readonly": "it is read-only", "unable to open": "it may not be opened"}
+            reasons = {
+                "full": "the disk is full",
+                "readonly": "it is read-only",
+                "unable to open": "it may not be opened",
+            }
             reason = next((text for word, text in reasons.items() if word in said), type(error).__name__)
             raise CheckpointError(f"the checkpoint in {self.shown!r} could not be {done}: {reason}") from None
 
@@ -300,7 +308,9 @@ def is_complete(folder: str | os.PathLike[str]) -> bool:
 def has_begun(folder: Path) -> bool:
     """Whether the checkpoint in a folder holds anything (or cannot be read, which is no reason to replace it)."""
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{folder / CHECKPOINT}?mode=ro", uri=True, timeout=0.5)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(f"file:{folder / CHECKPOINT}?mode=ro", uri=True, timeout=0.5)
+        ) as connection:
             (number,) = connection.execute("SELECT COUNT(*) FROM parts").fetchone()
             return bool(number)
     except sqlite3.OperationalError as error:
@@ -342,7 +352,7 @@ def _packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     if any(array.dtype.hasobject for array in arrays.values()):  # NumPy would pickle it
         raise TypeError("a checkpoint holds numbers only")
     content = io.BytesIO()
-    np.savez(content, **arrays)
+    np.savez(content, **dict(arrays))  # type: ignore[arg-type]
     return content.getvalue()
 
 

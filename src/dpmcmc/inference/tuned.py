@@ -499,7 +499,11 @@ def _draws(run: _Run, found: Found, chain: _Chain | None) -> tuple[Array, dict[s
         return np.swapaxes(theta, 0, 1), {"acceptance_rate": accepted.T}, thin
     shape = run.num_chains, run.settings.num_steps or NUM_DRAWS
     if found.laplace is not None:
-        return _of_laplace(run, run.journal.fresh(run.keys[0]), found.laplace.mean, found.laplace.covariance, shape), {}, 1
+        return (
+            _of_laplace(run, run.journal.fresh(run.keys[0]), found.laplace.mean, found.laplace.covariance, shape),
+            {},
+            1,
+        )
     assert found.surveyor is not None
     return found.surveyor.draw_theta(shape[0] * shape[1]).reshape(*shape, -1), {}, 1
 

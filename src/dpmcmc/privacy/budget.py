@@ -267,7 +267,7 @@ class _Filter:
                 raise BudgetExceededError(refusal)
             if self._books is not None:
                 books, meter = self._books
-                self._last_entry = books.charge(meter, *costs, what)
+                self._last_entry = books.charge(meter, costs[0], costs[1], costs[2], what)
             self._count(costs, what)
 
     def _count(self, costs: tuple[Fraction, ...], what: Mapping[str, Any] | None) -> None:

@@ -16,7 +16,17 @@ from dpmcmc.sources.base import Column, Entries, Source, code_entries, num_entri
 from dpmcmc.sources.files import CsvFile, ParquetFile
 from dpmcmc.sources.memory import ArrowTable, Columns, Frame
 
-__all__ = ["ArrowTable", "Column", "CsvFile", "Entries", "ParquetFile", "Source", "code_entries", "num_entries", "open_table"]
+__all__ = [
+    "ArrowTable",
+    "Column",
+    "CsvFile",
+    "Entries",
+    "ParquetFile",
+    "Source",
+    "code_entries",
+    "num_entries",
+    "open_table",
+]
 
 _TAKEN = "give the name of a .parquet or .csv file, a table of PyArrow, pandas, Polars or DuckDB, or a dict of columns"
 
