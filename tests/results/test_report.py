@@ -172,7 +172,7 @@ class TestIntervals:
             assert kind in ("private", "exact")
         assert "a<b" in words
         assert "what <it> is" in words
-        assert "private &amp; so: -1 to 1; exact: -0.5 to 0.5" in text
+        assert "private &amp; so: −1 to 1; exact: −0.5 to 0.5" in text
 
     @pytest.mark.parametrize("scale", [1e-9, 1.0, 3.0, 1e9])
     def test_ticks_are_a_few_round_numbers(self, scale):

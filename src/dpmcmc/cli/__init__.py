@@ -1,5 +1,5 @@
 """The command line: what a table is (`schema`), a private posterior of it (`sample`), what a budget means (`account`),
-what it buys (`plan`), and private runs to look at (`demo`).
+what it buys (`plan`), the page of a run (`report`), and private runs to look at (`demo`).
 
 It uses the package's public interface only. Each command has a file of its own here. Heavy modules are imported inside
 the commands, so that help texts come at once; every error is one line on stderr, never a traceback. Exit codes: 0 done,
@@ -15,7 +15,7 @@ try:
     import typer
     from typer.core import TyperGroup
 
-    from dpmcmc.cli import account, demo, plan, sample, schema
+    from dpmcmc.cli import account, demo, plan, report, sample, schema
     from dpmcmc.cli.shared import UnexpectedError, UsageError
 except KeyboardInterrupt:  # Ctrl-C may well come before there is a command line to handle it
     print(_NOTHING_SPENT, file=sys.stderr)
@@ -79,6 +79,7 @@ app = typer.Typer(
 )
 app.add_typer(schema.commands)
 app.command(epilog=sample.EXAMPLES)(sample.sample)
+app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=account.EXAMPLES)(account.account)
 app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.command(epilog=demo.EXAMPLES)(demo.demo)

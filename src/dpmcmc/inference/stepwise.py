@@ -377,8 +377,8 @@ def adaptive_statement(
     adaptive = []
     if not all(kind.startswith(InvalidCount.kind) for kind in answers):
         adaptive.append(
-            "Which question was asked next, its noise, clip bounds and coordinates, and when to stop asking followed from "
-            "earlier releases."
+            "Which question was asked next, its noise, clip bounds and coordinates, and when to stop asking followed "
+            "from earlier releases."
         )
     if chain is not None:
         adaptive.append(
