@@ -17,7 +17,7 @@ EXAMPLES = (
 def report(
     run: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="The folder of a run, as `dpmcmc sample` wrote it.", show_default=False),
+        typer.Argument(metavar="RUN", help="The folder that `dpmcmc sample` wrote.", show_default=False),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Where to write the page; by default report.html in the folder.")

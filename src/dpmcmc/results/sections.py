@@ -190,7 +190,7 @@ def guarantee(privacy: PrivacyStatement) -> Html:
         return Html("")
     caption = (
         "Every point of the curve holds for everything that this run released: with a smaller ε, a larger δ, and the "
-        "other way round. The marked pair is the one that is stated, and the curve is that of the budget that was granted."
+        "other way round. The marked pair is the one that is stated. The curve is that of the budget that was granted."
         if privacy.private
         else "What was accounted for. It is not a guarantee: the noise can be computed again."
     )
@@ -228,10 +228,7 @@ def ledger(privacy: PrivacyStatement) -> Html:
 
 def statement_texts(privacy: PrivacyStatement) -> Html:
     """Return the statement in sentences, section by section."""
-    parts = [
-        heading("The privacy statement"),
-        Html(f"<p><strong>{html.escape(str(privacy).splitlines()[1])}</strong></p>"),
-    ]
+    parts = [heading("The privacy statement"), paragraph(privacy.to_text().splitlines()[1], "strong")]
     for section in privacy.sections():
         parts.append(heading(section.heading, 3))
         parts += [paragraph(text) for text in section.paragraphs]
