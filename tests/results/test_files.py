@@ -365,7 +365,7 @@ def test_a_file_of_format_4_has_no_design(tmp_path):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_file_of_an_earlier_format_is_refused_plainly(version, tmp_path):
-    with pytest.raises(ResultError, match=rf"another version of dpmcmc \(format {version}; this one reads 3 to 5\)"):
+    with pytest.raises(ResultError, match=rf"another version of dpmcmc \(format {version}; this one reads 3 to 6\)"):
         Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.update(dpmcmc_format=version)))
 
 

@@ -100,10 +100,10 @@ def _meaning(statement: PrivacyStatement) -> Iterator[str]:
     if not statement.private or statement.epsilon is None or statement.delta is None:
         yield "This run protects nobody. What it released must be treated like the records themselves."
         return
-    person = "one row" if statement.unit_of_privacy.startswith("one row") else "the rows of one person"
+    person = "row" if statement.unit_of_privacy.startswith("one row") else "rows"
     factor = f"{math.exp(statement.epsilon):.3g}" if statement.epsilon < 500.0 else f"e^{statement.epsilon:g}"
     yield (
-        f"Take any person in the data, and suppose that {person} had been replaced by anything else. Whatever this run "
+        f"Take any person in the data, and suppose that this person's {person} had been anything else. Whatever this run "
         f"released, the change would have made no result more than e^ε = {factor} times as likely, or that many times "
         f"less likely, apart from an additional probability of at most δ = {statement.delta:g}. So a reader of the "
         "results can learn little about this person beyond what could be learnt without this person's true entry."
@@ -121,7 +121,9 @@ def _parameters(statement: PrivacyStatement) -> Iterator[str]:
     yield f"{kind} ε = {statement.epsilon!r} and δ = {statement.delta!r}."
     if statement.mu is not None:
         allowed = curve_mu(statement)
-        whole = "" if allowed in (None, statement.mu) else f" The budget allowed μ = {allowed!r}: ε is for that."
+        whole = ""
+        if allowed is not None and allowed != statement.mu:
+            whole = f" The budget allowed μ = {allowed!r} in all, and ε is stated for all of it."
         yield f"The answers cost μ = Σ number/(2·multiplier²) = {statement.mu!r} (ρ of concentrated privacy).{whole}"
     if statement.budget_epsilon is not None and statement.budget_epsilon != statement.epsilon:
         yield f"Budget granted: ε = {statement.budget_epsilon!r}; fewer steps were fixed beforehand."

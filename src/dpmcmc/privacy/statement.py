@@ -263,7 +263,7 @@ class PrivacyStatement:
             "stands_alone": self.ledger is None,
         }
 
-    def to_json(self, *, indent: int | None = None) -> str:
+    def to_json(self, *, indent: int | None = None, derived: bool = True) -> str:
         """Return the statement as one JSON object, from which :meth:`from_json` restores it exactly.
 
         It has the fields, and under the key "derived" what follows from them (:meth:`derived`).
@@ -272,8 +272,10 @@ class PrivacyStatement:
         ----------
         indent
             Spaces before nested lines, for people; by default all is one line.
+        derived
+            Whether to add what follows from the fields.
         """
-        values = self.to_dict() | {"derived": self.derived()}
+        values = self.to_dict() | ({"derived": self.derived()} if derived else {})
         return json.dumps(values, allow_nan=False, ensure_ascii=False, indent=indent)
 
     @classmethod

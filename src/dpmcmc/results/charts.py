@@ -99,9 +99,12 @@ def interval_groups(rows: Sequence[Interval], most: int = 4) -> list[list[Interv
 
 
 def intervals(rows: Sequence[Interval]) -> Html:
-    """Return intervals on one axis that has a zero, with their numbers, as boxes of HTML: words stay readable."""
-    ends = [end for row in rows for end in row[1:] if math.isfinite(end)]
-    low, high = _limits([0.0, *ends], 0.04)
+    """Return intervals on one axis, with their numbers, as boxes of HTML: words stay readable on any screen."""
+    ends = [end for row in rows for end in row[1:] if math.isfinite(end)] or [0.0]
+    # Zero is worth its room unless all bars would shrink to points beside it.
+    far = min(map(abs, ends)) > 4.0 * (max(ends) - min(ends)) > 0.0
+    low, high = _limits(ends if far else [0.0, *ends], 0.04)
+    zero = "" if far else f' style="--zero: {100.0 * (0.0 - low) / (high - low):.2f}%"'
 
     def place(value: float) -> str:
         return f"{100.0 * (value - low) / (high - low):.2f}%"
@@ -109,26 +112,34 @@ def intervals(rows: Sequence[Interval]) -> Html:
     drawn = []
     for row in rows:
         known = math.isfinite(row.middle)
-        words = f"{_three(row.middle)} ({_three(row.low)} to {_three(row.high)})" if known else "no finite draws"
+        words = _in_words(row) if known else "no finite draws"
         bar = (
             f'<span class="bar private" style="left: {place(row.low)}; '
             f'width: {100.0 * (row.high - row.low) / (high - low):.2f}%"></span>'
             f'<span class="dot private" style="left: {place(row.middle)}"></span>'
         )
         drawn.append(
-            f'<div class="row"><span class="name">{html.escape(row.name)}</span><span class="track" role="img" '
-            f'style="--zero: {place(0.0)}" aria-label="{html.escape(f"{row.name}: {words}")}">{bar if known else ""}'
-            f'</span><span class="words">{words}</span></div>'
+            f'<div class="row"><span class="name">{html.escape(row.name)}</span><span class="track" role="img"{zero} '
+            f'aria-label="{html.escape(f"{row.name}: {words}")}">{bar if known else ""}</span>'
+            f'<span class="words">{words}</span></div>'
         )
     ticks = "".join(
         f'<span style="left: {place(value)}">{text}</span>'
-        for value, text in _ticks(low, high, 4)
+        for value, text in _ticks(low, high, 6)
         if 0.02 <= (value - low) / (high - low) <= 0.98
     )
     return Html(
         f'<div class="intervals single">{"".join(drawn)}<div class="row ticks" aria-hidden="true">'
         f'<span class="name"></span><span class="track">{ticks}</span><span class="words"></span></div></div>'
     )
+
+
+def _in_words(row: Interval) -> str:
+    """Return median and ends with as many digits as it takes to tell the ends apart."""
+    width = row.high - row.low
+    digits = 3 if width <= 0.0 else min(9, max(3, math.ceil(math.log10(max(row.extent / width, 1.0))) + 2))
+    low, middle, high = (number_text(value, digits) for value in row[1:])
+    return f"{middle} ({low} to {high})"
 
 
 # ------------------------------------------------------------------------------------------- draws of one entry
@@ -140,7 +151,7 @@ def density(name: str, draws: ArrayLike) -> Html:
     if not values.size:
         return _only_words(name, "no finite draws")
     ends = np.quantile(values, (0.002, 0.998))
-    if np.ptp(values) <= 1e-12 * float(np.abs(values).max(initial=1.0)) or ends[0] == ends[1]:
+    if np.ptp(values) <= 1e-13 * float(np.abs(values).max(initial=1.0)) or ends[0] == ends[1]:
         return _only_words(name, f"all draws are {_three(float(np.median(values)))}")
     low, high = _limits(ends.tolist(), 0.08)
     places, heights = _smoothed(values, low, high)
@@ -167,7 +178,7 @@ def trace(name: str, draws: ArrayLike) -> Html:
         return _only_words(name, "no finite draws")
     low, high = _limits([float(values.min()), float(values.max())], 0.05)
     number = chains.shape[1]
-    frame = _Frame(1.0, max(2.0, float(number)), low, high, left=44.0, right=8.0, bottom=20.0)
+    frame = _Frame(1.0, max(2.0, float(number)), low, high, left=54.0, right=8.0, bottom=20.0)
     parts = [frame.left_axis(), frame.bottom_axis(whole=True)]
     for place, chain in enumerate(np.where(np.isfinite(chains), np.clip(chains, -_HUGE, _HUGE), np.nan)):
         steps, heights = _thinned(chain)
@@ -198,7 +209,7 @@ def ranks(name: str, draws: ArrayLike) -> Html:
     top = max(2.0 * even, float(counts.max()))
     strip = max(13.0, (_HEIGHT - 26.0) / len(shown))
     height = strip * len(shown) + 26.0
-    left, width = 44.0, (_WIDTH - 52.0) / num_bins
+    left, width = 54.0, (_WIDTH - 62.0) / num_bins
     parts = []
     for place, own in enumerate(counts):
         bottom = 6.0 + strip * (place + 1)
@@ -370,7 +381,7 @@ class _Frame:
 
     def left_axis(self) -> str:
         return "".join(
-            self.horizontal(value, text) for value, text in _ticks(self._bottom_value, self._top_value, 3, most=7)
+            self.horizontal(value, text) for value, text in _ticks(self._bottom_value, self._top_value, 4, most=7)
         )
 
 
@@ -388,7 +399,7 @@ def _svg(label: str, parts: Sequence[str], *, width: float = _WIDTH, height: flo
 
 
 def _only_words(name: str, words: str) -> Html:
-    return _svg(f"{name}: {words}", [_text(0.5 * _WIDTH, 0.5 * _HEIGHT, words, "middle")])
+    return _svg(f"{name}: {words}", [_text(6.0, 20.0, words, "start")], height=34.0)
 
 
 def _three(value: float) -> str:
@@ -404,7 +415,7 @@ def _limits(values: Sequence[float], margin: float) -> tuple[float, float]:
     """Return ends that hold the values with some room; never the same number twice."""
     low, high = min(values), max(values)
     room = margin * (high - low)
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
+    if high - low <= 1e-13 * max(abs(low), abs(high)):
         room = 0.5 * max(abs(low), abs(high)) or 1.0
     return low - room, high + room
 
@@ -413,21 +424,23 @@ def _ticks(low: float, high: float, about: int, *, whole: bool = False, most: in
     """Return a few round numbers between the ends, with enough digits to tell them apart."""
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(times * power for times in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0) if times * power >= rough * (1.0 - 1e-9))
+    step = next(times * power for times in (1.0, 2.0, 5.0, 10.0, 20.0) if times * power >= rough * (1.0 - 1e-9))
     step = max(1.0, float(round(step))) if whole else step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     largest = max(abs(first), abs(last), 1)
-    digits = min(12, max(3, math.ceil(math.log10(largest + 1)) + 2))
+    digits = min(15, max(3, math.ceil(math.log10(largest + 1)) + 2))
     values = [place * step for place in range(first, last + 1)][: about + 6]
     found = [(value, f"{value:,.0f}" if whole else number_text(value, digits)) for value in values]
-    fitting = [(value, text) for value, text in found if len(text) <= most]
+    distinct = len({text for _, text in found}) == len(found)
+    fitting = [(value, text) for value, text in found if len(text) <= most and distinct]
     return fitting or [(value, number_text(value)) for value in values[:1]]
 
 
 def _smoothed(values: Array, low: float, high: float, bins: int = 160) -> tuple[Array, Array]:
     """Return a kernel estimate of the density on a grid: a fine histogram, smoothed by Silverman's rule."""
     counts, edges = np.histogram(values, bins, (low, high))
-    spread = float(np.std(values)) or (high - low)
+    scale = float(np.abs(values).max()) or 1.0  # squares of huge numbers overflow
+    spread = scale * float(np.std(values / scale)) or (high - low)
     quartiles = np.quantile(values, (0.25, 0.75))
     between = float(quartiles[1] - quartiles[0]) / 1.34
     width = 0.9 * min(spread, between or spread) * values.size**-0.2

@@ -36,9 +36,9 @@ li { margin: .25rem 0; }
 .warning { max-width: none; color: var(--bad); background: var(--bad-panel); border-left: 4px solid var(--bad);
   padding: .75rem 1rem; }
 .note { border-left: 4px solid var(--exact); padding: .1rem 0 .1rem 1rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.2rem, 1fr)); gap: .75rem; margin: 1.5rem 0; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.4rem, 1fr)); gap: .75rem; margin: 1.5rem 0; }
 dl div { background: var(--panel); border-radius: .5rem; padding: .7rem .9rem; display: flex; flex-direction: column; }
-dd { margin: 0; font-size: 1.3rem; font-weight: 600; font-variant-numeric: tabular-nums; }
+dd { margin: 0; white-space: nowrap; font-size: 1.25rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 dt { color: var(--muted); font-size: .85rem; }
 figure { margin: 1.5rem 0; }
 figure svg, figure img { display: block; width: 100%; height: auto; }

@@ -552,7 +552,8 @@ def _check_agreement(tree: DataTree) -> None:
 
 def _privacy_attributes(privacy: PrivacyStatement) -> dict[str, Any]:
     # An int, because netCDF attributes cannot be booleans.
-    return {"privacy": privacy.to_json(), "private": int(privacy.private), "mode": privacy.mode}
+    # The fields alone: what is derived from them is not stored beside every group of draws.
+    return {"privacy": privacy.to_json(derived=False), "private": int(privacy.private), "mode": privacy.mode}
 
 
 def _with_errors_of(other: Any, table: Any, fmt: str) -> Any:

@@ -19,7 +19,7 @@ from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import NOISE_FREE_MODE, SEEDED_MODE
 from dpmcmc.results import sections
-from dpmcmc.results.markup import Html, cell, code, heading, note, paragraph, short, table
+from dpmcmc.results.markup import Html, cell, code, heading, note, number_text, paragraph, short, table
 from dpmcmc.results.page import PAGE
 from dpmcmc.results.posterior import Posterior
 from dpmcmc.results.quality import as_percent
@@ -310,8 +310,8 @@ def _tiles(posterior: Posterior) -> list[tuple[str, str]]:
     privacy = posterior.privacy
     spent = "spent" if privacy.private else "if not seeded" if privacy.mode == SEEDED_MODE else "accounted for"
     tiles = []
-    if privacy.epsilon is not None:
-        tiles += [(f"{privacy.epsilon:g}", f"ε {spent}"), (f"{privacy.delta:g}", f"δ {spent}")]
+    if privacy.epsilon is not None and privacy.delta is not None:
+        tiles += [(f"{privacy.epsilon:g}", f"ε {spent}"), (number_text(privacy.delta), f"δ {spent}")]
     num_draws = posterior.num_chains * posterior.num_draws
     draws = f"draws in {posterior.num_chains} chains" if posterior.of_chains else "draws"
     tiles += [(f"{privacy.num_records:,}", "records"), (f"{num_draws:,}", draws)]
