@@ -66,12 +66,15 @@ def guarantee_curve(statement: PrivacyStatement) -> list[tuple[float, float]]:
     points = []
     for sixteenths in _POINTS if mu is not None else _POINTS_OF_BATCHES:
         epsilon = stated[0] * sixteenths / 16.0
+        if epsilon == stated[0]:
+            points.append(stated)
+            continue
         inner = Fraction(epsilon) - slack_epsilon
         if inner < 0:
             continue
         own = factor * _accountant_delta(statement, mu, math.nextafter(float(inner), 0.0)) * (1.0 + 1e-15)
         delta = min(1.0, rounded_up(Fraction(own) + slack_delta))
-        points.append((epsilon, min(delta, stated[1]) if epsilon >= stated[0] else max(delta, stated[1])))
+        points.append((epsilon, min(delta, stated[1]) if epsilon > stated[0] else max(delta, stated[1])))
     return points
 
 

@@ -101,12 +101,12 @@ def _meaning(statement: PrivacyStatement) -> Iterator[str]:
         yield "This run protects nobody. What it released must be treated like the records themselves."
         return
     person = "row" if statement.unit_of_privacy.startswith("one row") else "rows"
-    factor = f"{math.exp(statement.epsilon):.3g}" if statement.epsilon < 500.0 else f"e^{statement.epsilon:g}"
+    factor = _up(math.exp(statement.epsilon)) if statement.epsilon < 500.0 else f"e^{statement.epsilon:g}"
     yield (
-        f"Take any person in the data, and suppose that this person's {person} had been anything else. Whatever this run "
-        f"released, the change would have made no result more than e^ε = {factor} times as likely, or that many times "
-        f"less likely, apart from an additional probability of at most δ = {statement.delta:g}. So a reader of the "
-        "results can learn little about this person beyond what could be learnt without this person's true entry."
+        f"Take any person in the data, and suppose that this person's {person} had been anything else. Whatever this "
+        f"run released, the change would have made no result more than e^ε = {factor} times as likely, or that many "
+        f"times less likely, apart from an additional probability of at most δ = {_up(statement.delta)}. So a reader "
+        "of the results can learn little about this person beyond what could be learnt without the true entry."
     )
     yield "The smaller ε and δ, the stronger the protection. With ε = 0 and δ = 0 the results could not use the data."
 

@@ -137,7 +137,7 @@ def intervals(rows: Sequence[Interval]) -> Html:
 def _in_words(row: Interval) -> str:
     """Return median and ends with as many digits as it takes to tell the ends apart."""
     width = row.high - row.low
-    digits = 3 if width <= 0.0 else min(9, max(3, math.ceil(math.log10(max(row.extent / width, 1.0))) + 2))
+    digits = 3 if width <= 0.0 else min(9, max(3, math.ceil(math.log10(max(row.extent / width, 1.0))) + 1))
     low, middle, high = (number_text(value, digits) for value in row[1:])
     return f"{middle} ({low} to {high})"
 
