@@ -2,6 +2,8 @@
 
 import base64
 import shutil
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -47,8 +49,6 @@ LEDGER = {
 
 
 def many():
-    from dataclasses import replace
-
     rng = np.random.default_rng(5)
     names = [f"C(education)[T.Some-college-or-another-long-level-{place}]:hours_per_week" for place in range(60)]
     return Posterior(
@@ -189,7 +189,7 @@ def test_headings_come_in_order_and_tables_have_headers(browser, page):
     levels = browser.execute_script("return [...document.querySelectorAll('h1,h2,h3,h4')].map(e => +e.tagName[1])")
     assert levels.count(1) == 1
     assert levels[0] == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     assert browser.execute_script("return document.documentElement.lang") == "en"
     assert browser.execute_script("return document.querySelectorAll('th:not([scope])').length") == 0
 

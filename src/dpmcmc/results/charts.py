@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from dpmcmc.results.markup import Html, number_text, power_of_ten
 from dpmcmc.results.spending import Spend
@@ -178,7 +177,7 @@ def trace(name: str, draws: ArrayLike) -> Html:
         return _only_words(name, "no finite draws")
     low, high = _limits([float(values.min()), float(values.max())], 0.05)
     number = chains.shape[1]
-    frame = _Frame(1.0, max(2.0, float(number)), low, high, left=54.0, right=8.0, bottom=20.0)
+    frame = _Frame(1.0, max(2.0, float(number)), low, high, left=60.0, right=8.0, bottom=20.0)
     parts = [frame.left_axis(), frame.bottom_axis(whole=True)]
     for place, chain in enumerate(np.where(np.isfinite(chains), np.clip(chains, -_HUGE, _HUGE), np.nan)):
         steps, heights = _thinned(chain)
@@ -201,7 +200,8 @@ def ranks(name: str, draws: ArrayLike) -> Html:
     if chains.min() == chains.max():
         return _only_words(name, "no ranks: the draws never change")
     num_bins = int(min(16, max(4, chains.shape[1] // 8)))
-    order = rankdata(chains.reshape(-1)).reshape(chains.shape)
+    _, places, ties = np.unique(chains.reshape(-1), return_inverse=True, return_counts=True)
+    order = (np.cumsum(ties) - 0.5 * (ties - 1.0))[places].reshape(chains.shape)  # the same draws share a rank
     shown = order[:MAX_CHAINS]
     edges = np.linspace(0.5, chains.size + 0.5, num_bins + 1)
     counts = np.array([np.histogram(own, edges)[0] for own in shown], np.float64)
@@ -209,7 +209,7 @@ def ranks(name: str, draws: ArrayLike) -> Html:
     top = max(2.0 * even, float(counts.max()))
     strip = max(13.0, (_HEIGHT - 26.0) / len(shown))
     height = strip * len(shown) + 26.0
-    left, width = 54.0, (_WIDTH - 62.0) / num_bins
+    left, width = 60.0, (_WIDTH - 68.0) / num_bins
     parts = []
     for place, own in enumerate(counts):
         bottom = 6.0 + strip * (place + 1)
@@ -368,16 +368,21 @@ class _Frame:
     def bottom_axis(self, about: int = 4, whole: bool = False) -> str:
         drawn = [f'<path class="axis" d="M{self._left:.1f} {self._bottom:.1f}H{self._right:.1f}"/>']
         found = _ticks(self._low, self._high, about, whole=whole)
-        room = (self._right - self._left) / max(1, len(found))
-        if any(6.5 * len(text) > room for _, text in found):
-            found = [found[0], found[-1]] if len(found) > 2 else found
+        inside = [(value, text) for value, text in found if self._has_room(self.x(value), text)]
+        found = inside if len(inside) > 1 else found
+        while len(found) > 2 and self.x(found[1][0]) - self.x(found[0][0]) < 7.0 * max(len(text) for _, text in found):
+            found = found[::2]
         for value, text in found:
             place = self.x(value)
-            half = 3.3 * len(text)
-            anchor = "start" if place - half < 0.0 else "end" if place + half > self._width else "middle"
+            anchor = "middle" if self._has_room(place, text) else "start" if place < self.middle else "end"
             drawn.append(f'<path class="axis" d="M{place:.1f} {self._bottom:.1f}v3"/>')
             drawn.append(_text(place, self._bottom + 14.0, text, anchor))
         return "".join(drawn)
+
+    def _has_room(self, place: float, text: str) -> bool:
+        """Whether a text around this place stays on the drawing."""
+        half = 3.4 * len(text)
+        return half <= place <= self._width - half
 
     def left_axis(self) -> str:
         return "".join(

@@ -22,7 +22,8 @@ PAGE = """<!doctype html>
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.01em; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.01em;
+  overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2.5rem 0 .75rem; }
 h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
 p, ul { margin: .5rem 0; max-width: 46rem; overflow-wrap: break-word; }
@@ -30,7 +31,7 @@ ul { padding-left: 1.25rem; }
 li { margin: .25rem 0; }
 .unbroken { white-space: nowrap; }
 .strong { font-weight: 600; }
-.lead { font-size: 1.08rem; color: var(--muted); }
+.lead { overflow-wrap: anywhere; font-size: 1.08rem; color: var(--muted); }
 .badge { color: var(--good); font-weight: 600; }
 .flag { color: var(--bad); font-weight: 600; }
 .warning { max-width: none; color: var(--bad); background: var(--bad-panel); border-left: 4px solid var(--bad);
@@ -117,7 +118,7 @@ tbody th { font-weight: 500; white-space: nowrap; }
 pre { background: var(--panel); border-radius: .5rem; padding: 1rem; overflow-x: auto; font-size: .84rem;
   line-height: 1.5; }
 footer { margin-top: 3rem; color: var(--muted); font-size: .85rem; }
-@media (max-width: 40rem) { main { padding: 1.5rem 1rem 3rem; } h1 { font-size: 1.55rem; overflow-wrap: anywhere; }
+@media (max-width: 40rem) { main { padding: 1.5rem 1rem 3rem; } h1 { font-size: 1.55rem; }
   .intervals .row { grid-template-columns: 1fr; gap: 0; margin-top: .35rem; }
   .intervals.single .row { grid-template-columns: 1fr auto; gap: 0 .75rem; align-items: baseline; }
   .intervals.single .track { grid-column: 1 / -1; grid-row: 2; height: 1.4rem; }
