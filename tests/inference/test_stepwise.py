@@ -248,6 +248,7 @@ def test_nothing_is_compiled_after_the_first_charge_and_nothing_twice(monkeypatc
 def test_a_private_run():
     posterior = run(num_warmup=0)
     statement = posterior.privacy
+    assert statement.adaptive.startswith("Where each step of the chain asked, what it cost")
     assert statement.private
     assert (statement.epsilon, statement.delta, statement.num_records) == (8.0, DELTA, NUM_RECORDS)
     statement.check()

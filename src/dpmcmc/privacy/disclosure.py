@@ -26,10 +26,10 @@ _KINDS = {
     "log_ratio": "sums of how much better one parameter value explains a record than another, each record's clipped",
     "curvature": "sums over the records of second derivatives of the log-likelihood, each record's clipped",
     "fisher_information": "sums over the records of the expected information, each record's clipped",
-    "score_moments": "sums over the records of products of gradients, each record's clipped",
+    "score_moments": "sums over the records of the gradient and of its products with itself, each record's clipped",
     "coordinate_histogram": "counts of records by the size of their gradient, for the choice of clip bounds",
-    "quantile": "counts of records below a bound, for the choice of clip bounds",
-    "clip_count": "the number of records that were clipped",
+    "quantile": "counts of records by the size of their contribution, for the choice of clip bounds",
+    "clip_count": "counts of records whose contribution is larger than a bound: to choose it, or to see what it clips",
     "invalid_count": "the number of records that count as nothing (missing, infinite or impossible values)",
 }
 
@@ -88,7 +88,8 @@ _TRUST = (
     "The guarantee is about what leaves the curator, towards anyone who reads it, whatever else they know."
 )
 _RELEASED = (
-    "These are all the numbers that were computed from the records. All else that is published of the run (draws, "
+    "These are all the numbers that were computed from the records, by kind, with the number of answers (an answer may "
+    "be a vector or a matrix) and their noise. All else that is published of the run (draws, "
     "summaries, pictures, warnings) was computed from them and from public facts, which costs nothing further."
 )
 _ASSUMED = "The guarantee holds if the following is true. The software cannot check it, or cannot check all of it."
