@@ -255,7 +255,7 @@ def test_a_private_run():
     assert statement.recomputed_epsilon() <= 8.0
     assert set(statement.queries) == {"log_ratio", "invalid_count"}
     assert statement.queries["log_ratio"] <= CHAINS * posterior.num_draws
-    assert "noise of sd 2 and was charged by its own public clip bound" in str(statement)
+    assert "noise of sd 2 and was charged by its own public clip bound" in " ".join(str(statement).split())
     assert posterior.draws["mean"].shape == (CHAINS, posterior.num_draws, 2)
     assert posterior.acceptance_rate == pytest.approx(0.3, abs=0.2)
     assert "acceptance" in str(posterior)

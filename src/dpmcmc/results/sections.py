@@ -76,8 +76,8 @@ def parameters(posterior: Posterior) -> Html:
     axes = f"They are drawn on {len(groups)} axes, by their size. " if len(groups) > 1 else ""
     noise = "What privacy noise adds to the uncertainty is included. " if not posterior.of_chains else ""
     caption = (
-        f"Bars hold the central 90 % of the draws, lines across mark the median; a thin line from row to row is zero. {axes}{units}"
-        f"{noise}Beside each bar: median (5 % to 95 %)."
+        "Bars hold the central 90 % of the draws, lines across mark the median; a thin line from row to row is zero. "
+        f"{axes}{units}{noise}Beside each bar: median (5 % to 95 %)."
     )
     drawn = Html("".join(charts.intervals(group) for group in groups))
     return joined(
