@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo bench reproduce reproduce-full laplace auto lint test test-all clean
+.PHONY: install demo bench reproduce reproduce-full laplace auto lint system test test-all clean
 
 install: $(STAMP)
 
@@ -54,10 +54,14 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: install
+# Chromium for the report's tests and a PostgreSQL server, where they can be installed; else their tests are skipped.
+system:
+	sh tests/system_packages.sh
+
+test: install system
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: install
+test-all: install system
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean:

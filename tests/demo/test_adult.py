@@ -16,7 +16,7 @@ from dpmcmc.results import Quality
 from tests.cli.running import answer, refusal, run
 from tests.results.pages import Page
 
-FILES = {"posterior.nc", "privacy.json", "summary.csv", "index.html"}
+FILES = {"posterior.nc", "privacy.json", "privacy.txt", "report.html", "summary.csv", "index.html"}
 NAMES = ["age", "C(sex)[T.Male]"]
 
 

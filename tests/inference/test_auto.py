@@ -96,6 +96,8 @@ def test_a_private_run_without_a_sampler(log, tmp_path):  # noqa: F811
     assert (statement.delta, statement.num_records) == (DELTA, NUM_RECORDS)
     assert recomputed(statement) == pytest.approx(statement.mu, rel=1e-6)
     assert sum(statement.queries.values()) == len(answers(log))
+    assert statement.adaptive.startswith("Which question was asked next")
+    assert "chain" not in statement.adaptive
     (budget,) = {id(budget): budget for event, _, budget in log if event == "charge"}.values()
     assert budget.spent <= statement.mu <= budget.total * (1 + 1e-12)
     assert budget.spent > 0.98 * budget.total

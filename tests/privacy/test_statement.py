@@ -36,7 +36,9 @@ NOISE_FREE = {"private": False, "mode": NOISE_FREE_MODE, "epsilon": None, "delta
 def test_json_restores_it_exactly(changes):
     original = statement(**changes)
     assert PrivacyStatement.from_json(original.to_json()) == original
-    assert json.loads(original.to_json()) == original.to_dict()
+    written = json.loads(original.to_json())
+    assert written.pop("derived") == json.loads(json.dumps(original.derived()))
+    assert written == original.to_dict() == json.loads(original.to_json(derived=False))
 
 
 def test_defaults_state_unit_relation_and_versions():
@@ -235,6 +237,7 @@ def test_entries_of_one_kind_are_listed_together():
         noise_multipliers=multipliers,
         accountant="Gaussian composition",
     )
-    line = next(line for line in str(statement).splitlines() if line.startswith("Queries"))
-    assert line == "Queries: 5 gradient (noise multipliers 5 to 40); 1 invalid_count (noise multiplier 100.0)"
+    released = [line for line in str(statement).splitlines() if line.startswith("- ")]
+    assert released[-3].startswith("- 5 gradient (noise multipliers 5 to 40): sums over the records of the gradient")
+    assert released[-2].startswith("- 1 invalid_count (noise multiplier 100.0): ")
     assert statement.to_dict()["queries"] == queries  # nothing is lost where it is computed with

@@ -105,7 +105,7 @@ def assert_same(first, second):
             assert left[name].dtype == right[name].dtype, (group, name)
             np.testing.assert_array_equal(left[name], right[name], err_msg=f"{group}[{name}]")
     assert list(first.draws) == list(second.draws)
-    for name in ("privacy", "sampler", "model", "record_check", "quality"):
+    for name in ("privacy", "sampler", "model", "record_check", "quality", "spending"):
         assert getattr(first, name) == getattr(second, name)
     assert dict(first.dims) == dict(second.dims)
     assert dict(first.coords) == dict(second.coords)

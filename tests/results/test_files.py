@@ -1,6 +1,7 @@
 """What was saved is loaded exactly; a save that fails leaves nothing behind and what was there before untouched."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -363,9 +364,29 @@ def test_a_file_of_format_4_has_no_design(tmp_path):
         Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.pop("design")))
 
 
+def test_a_file_of_format_5_has_no_spending_and_an_earlier_statement(tmp_path):
+    def earlier(tree):
+        tree.attrs["dpmcmc_format"] = 5
+        del tree.attrs["spending"]
+        for node in (tree, *tree.children.values()):
+            statement = json.loads(node.attrs["privacy"])
+            del statement["adaptive"], statement["ledger"]
+            node.attrs["privacy"] = json.dumps(statement, ensure_ascii=False)
+
+    assert_same(Posterior.load(tampered(tmp_path, earlier)), make_posterior(record_check=CHECK))
+    with pytest.raises(ResultError, match="spending"):  # format 6 always says it
+        Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.pop("spending")))
+
+
+@pytest.mark.parametrize("spending", ["[[1, 2, 3]]", '[["x", 1, 0.5], ["x", 1, 0.4]]', "{}", "not json"])
+def test_spending_that_cannot_be_is_refused(spending, tmp_path):
+    with pytest.raises(ResultError, match="not a posterior as dpmcmc writes it"):
+        Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.update(spending=spending)))
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_file_of_an_earlier_format_is_refused_plainly(version, tmp_path):
-    with pytest.raises(ResultError, match=rf"another version of dpmcmc \(format {version}; this one reads 3 to 5\)"):
+    with pytest.raises(ResultError, match=rf"another version of dpmcmc \(format {version}; this one reads 3 to 6\)"):
         Posterior.load(tampered(tmp_path, lambda tree: tree.attrs.update(dpmcmc_format=version)))
 
 

@@ -6,8 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpmcmc.design import Design
 from dpmcmc.errors import ResultError
-from dpmcmc.results import Picture, html_report, report
+from dpmcmc.results import Picture, Spend, html_report, report
+from dpmcmc.schema import Field, Schema
+from tests.privacy.cases import ledger
 from tests.results.cases import FLAGGED, STATEMENTS, fitted, make_posterior, make_quality
 from tests.results.pages import Page
 
@@ -116,6 +119,110 @@ class TestTrust:
         assert report.trust(make_posterior()) == ""
 
 
+class TestSections:
+    """What a report shows beside the summary."""
+
+    COURSE = (Spend("invalid_count", 1, 0.02), Spend("gradient", 40, 0.5))
+
+    def headings(self, posterior):
+        return re.findall(r"<h2>([^<]+)</h2>", html_report(posterior))
+
+    def test_of_chains(self):
+        assert self.headings(make_posterior("private", spending=self.COURSE)) == [
+            "Parameters",
+            "Summary",
+            "Distributions",
+            "Chains: R̂, ESS and traces",
+            "What was spent and released",
+            "How the budget was spent",
+            "The privacy curve δ(ε)",
+            "The ledger: all runs on these data",
+            "The privacy statement",
+        ]
+
+    def test_of_independent_draws_there_are_no_traces(self):
+        texts, source = shown(fitted())
+        assert "There are none. The draws are independent" in texts
+        assert 'class="chain' not in source
+        assert "How the budget was spent" not in texts  # an earlier file knows nothing of it
+
+    def test_what_auto_chose(self):
+        posterior = fitted(make_quality(method="auto: a Gaussian (DP-Laplace)"), sampler="auto")
+        assert self.headings(posterior)[0] == "What auto chose, and how far to trust this"
+        assert "auto: a Gaussian (DP-Laplace) converged in 7 rounds" in shown(posterior)[0]
+
+    def test_without_a_budget_there_is_no_curve(self):
+        assert "The privacy curve δ(ε)" not in self.headings(make_posterior("noise-free"))
+        texts, _ = shown(make_posterior("seeded"))
+        assert "What was accounted for. It is not a guarantee" in texts
+        assert "Every point of the curve holds" not in texts
+
+    def test_the_diagnostics_name_the_worst(self):
+        posterior = make_posterior("private")
+        table = posterior.summary(round_to="none")
+        worst = table["r_hat"].idxmax()
+        texts, _ = shown(posterior)
+        assert f"the largest R̂ is {table['r_hat'].max():.3f} ({worst})" in texts
+        assert f"the smallest ESS is {table['ess_bulk'].min():,.0f} ({table['ess_bulk'].idxmin()})" in texts
+
+    def test_the_course_has_its_numbers(self):
+        texts, source = shown(make_posterior("private", spending=self.COURSE))
+        assert "50 % was not used" in texts
+        cells = re.findall(r"<tr><th scope=\"row\">(gradient)</th><td>40</td><td>48 %</td><td>50 %</td>", source)
+        assert cells == ["gradient"]
+
+    def test_a_ledger_is_drawn_or_said_to_be_missing(self):
+        alone, _ = shown(make_posterior("private"))
+        assert "No ledger was used: this run stands alone" in alone
+        known = replace(STATEMENTS["private"], ledger=ledger(name="<clinic>"))
+        texts, source = shown(make_posterior(privacy=known))
+        assert "Run 2 of the ledger “<clinic>”" in texts
+        assert "stands alone" not in texts
+        assert "earlier runs 28.6 %, this run" in source
+        assert "ε set apart" not in texts
+
+    def test_the_whole_statement_is_there(self):
+        posterior = make_posterior("private")
+        texts, _ = shown(posterior)
+        for section in posterior.privacy.sections():
+            for text in (section.heading, *section.paragraphs, *section.items):
+                assert " ".join(text.split()) in texts
+
+    def test_many_parameters_have_intervals_and_a_few_are_drawn(self):
+        draws = np.random.default_rng(2).normal(size=(2, 40, 60))
+        plain = {"warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}, "dims": {}, "coords": {}}
+        texts, source = shown(make_posterior("private", draws={"w": draws}, **plain))
+        assert texts.count("The first 12 of 60 parameters are drawn.") == 2
+        assert len(re.findall(r'class="bar private"', source)) == 60
+        assert len(re.findall(r'aria-label="Density of', source)) == 12
+        assert len(source) < 600_000
+
+    def test_coefficients_are_in_the_data_units(self):
+        schema = Schema([Field("age", "number", minimum=0, maximum=100), Field("y", "string", levels=["no", "yes"])])
+        design = Design("y ~ age", schema)
+        draws = {
+            "intercept": np.random.default_rng(1).normal(size=(2, 100)),
+            "coefficients": np.random.default_rng(2).normal(5.0, 0.1, size=(2, 100, 1)),
+        }
+        plain = {"warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}}
+        labels = {"dims": {"coefficients": ["feature"]}, "coords": {"feature": list(design.columns)}}
+        texts, _ = shown(make_posterior("private", draws=draws, design=design, **plain, **labels))
+        assert "Coefficients" in texts
+        assert "y ~ age" in texts
+        assert re.search(r"age0\.\d+ \(0\.09\d* to 0\.10\d*\)", texts)  # 5 for half of the range, 50 years
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.full((2, 10), np.nan), np.full((1, 1), 2.0), np.full((3, 9), 1e308), np.array([[np.inf, 1.0, -np.inf, 0.0]])],
+)
+def test_odd_draws_have_a_page(values):
+    plain = {"warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}, "dims": {}, "coords": {}}
+    texts, _ = shown(make_posterior("private", draws={"w": values, "v": np.zeros_like(values)}, **plain))
+    assert "The privacy statement" in texts
+    assert "nan" not in texts.split()
+
+
 def test_texts_are_escaped():
     evil = "<script>alert('$title & co')</script>"
     draws = {evil: np.random.default_rng(1).normal(size=(4, 50))}
@@ -172,7 +279,7 @@ class TestIntervals:
             assert kind in ("private", "exact")
         assert "a<b" in words
         assert "what <it> is" in words
-        assert "private &amp; so: -1 to 1; exact: -0.5 to 0.5" in text
+        assert "private &amp; so: −1 to 1; exact: −0.5 to 0.5" in text
 
     @pytest.mark.parametrize("scale", [1e-9, 1.0, 3.0, 1e9])
     def test_ticks_are_a_few_round_numbers(self, scale):

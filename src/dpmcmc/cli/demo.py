@@ -63,8 +63,8 @@ def demo(
     """Show a private posterior, beside what it would be without noise.
 
     **adult**: a logistic regression on the Adult data (public, and part of the package), ε = 2, by the default sampler:
-    private intervals beside those without noise. Writes posterior.nc, privacy.json, summary.csv and index.html (one
-    page, self-contained). Takes a minute or two.
+    private intervals beside those without noise. Writes index.html (one page, self-contained) and the files of a run:
+    posterior.nc, privacy.json, privacy.txt, summary.csv and report.html. Takes a minute or two.
 
     **banana**: the default sampler and the paper's DP-HMC, each over the exact posterior of the paper's banana model,
     on synthetic records; two runs, each with a whole budget. Writes posterior.nc and dp-hmc.nc (ArviZ), posterior.png

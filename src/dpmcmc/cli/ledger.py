@@ -85,7 +85,7 @@ def verify(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute everything again from the first entry on: hashes, rules and sums. Exit code 0 if all is well, 2 if not."""
+    """Compute everything again from the first entry on: hashes, rules and sums. Exit code 0 if all is well, else 2."""
     from dpmcmc.privacy import Ledger
 
     head = None if statement is None else _head_of(statement)

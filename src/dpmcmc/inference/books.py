@@ -6,6 +6,7 @@ alone. Nothing here sees a record, but for the fingerprints that a ledger compar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -25,16 +26,19 @@ from dpmcmc.inference.endings import ALL_SPENT, NOTHING_SPENT
 from dpmcmc.inference.journal import Journal
 from dpmcmc.inference.planning import Funds
 from dpmcmc.inference.settings import Settings
-from dpmcmc.privacy import Ledger, StepBudget
+from dpmcmc.privacy import Budget, Ledger, StepBudget
 from dpmcmc.privacy.ledger import Account, Marks
 from dpmcmc.privacy.statement import installed_versions
 from dpmcmc.results import Posterior
 from dpmcmc.results.folder import POSTERIOR, write_run
+from dpmcmc.results.spending import Spend
 from dpmcmc.samplers import SAMPLERS, DPLaplace, SurrogateHMC
 from dpmcmc.surrogate import Form, Surrogate
 
 _FORMAT = 1
 _CLASSES = {known.__name__: known for known in (*SAMPLERS, DPLaplace, SurrogateHMC)}
+# A page cannot show more.
+_MOST_ENTRIES = 300
 _PLAIN = bool | int | float | str | None
 # Settings that are kept: those that say what the run is, not how it is shown or spread over devices.
 _KEPT = ("epsilon", "delta", "num_chains", "num_steps", "num_warmup", "thin", "seed", "check_records")
@@ -72,6 +76,7 @@ class Books:
         self._folder, self._same_people, self.checkpoint = folder, same_people, checkpoint
         self.resumed = checkpoint is not None
         self.account: Account | None = None
+        self._main: Budget | StepBudget | None = None
         if (ledger is not None or folder is not None or self.resumed) and jax.process_count() > 1:
             raise QueryError(
                 f"ledger and checkpoint do not go with {jax.process_count()} processes yet; run one process, or leave "
@@ -125,16 +130,14 @@ class Books:
 
     def open(self, curator: Curator, source: Source, funds: Funds | None) -> jax.Array:
         """Begin the run in the books, or find it there again. Nothing is charged. Return its public key."""
-        if self.checkpoint is not None:
-            key = self._find(curator)
-        else:
-            key = curator.public_key
+        key = curator.public_key if self.checkpoint is None else self._find(curator)
         token = secrets.token_hex(16)
         if self._folder is not None and not self.resumed:
             facts, arrays = self._facts(curator, key, token)
             self.checkpoint = self._folder.begin(facts, arrays)
         if self.checkpoint is not None:
             token = self.checkpoint.facts["token"]
+        self._main = None if funds is None else funds.main
         if funds is None or (self.ledger is None and self.checkpoint is None):
             return key
         if self.ledger is None:
@@ -174,8 +177,8 @@ class Books:
             and self.checkpoint.of_kind("answer", "start", "block", "check")
         ):
             raise CheckpointError(
-                f"the ledger {ledger.place!r} does not know the run in {self.checkpoint.shown!r}; give the one that it was "
-                "begun with"
+                f"the ledger {ledger.place!r} does not know the run in {self.checkpoint.shown!r}; give the one that "
+                "it was begun with"
             )
         epsilon, delta = self.settings.granted
         return ledger.open_run(
@@ -220,12 +223,37 @@ class Books:
                 else f": {kept.get(different)!r} was begun with, and now it is {now[different]!r}"
             )
             raise CheckpointError(
-                f"the run in {self.checkpoint.shown!r} was begun with another model, other data or another version of JAX "
-                f"({different}{shown}); go on with what it was begun with, or begin another run. Nothing was charged"
+                f"the run in {self.checkpoint.shown!r} was begun with another model, other data or another version of "
+                f"JAX ({different}{shown}); go on with what it was begun with, or begin another run. Nothing was charged"
             )
         self.checkpoint.append("resume", {"number": len(self.checkpoint.of_kind("resume")) + 1}, {})
         words = np.asarray(self.checkpoint.facts["key"], np.uint32)
         return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+
+    def count_all(self, funds: Funds) -> None:
+        """Count all that earlier processes were charged, whether or not its answer is known."""
+        assert self.account is not None
+        for charge in self.account.charges:
+            budget = funds.check if charge.meter == "check" else funds.main
+            assert budget is not None
+            costs = charge.spent, charge.lattice_epsilon, charge.lattice_delta
+            budget.count_again(charge.number, *costs, charge.what)
+        for budget in (funds.main, funds.check):
+            if budget is not None:
+                budget.settle()  # (which finds nothing more)
+
+    def spending(self) -> tuple[Spend, ...]:
+        """Return the course of the run: what was asked, and what share of its budget was spent after it."""
+        if self._main is None or not self._main.total:
+            return ()
+        course: list[Spend] = []
+        steps = 0
+        for what, spent in self._main.history:
+            kind, number = str(what.get("kind", "answer lost")), int(what.get("steps", what.get("answers", 1)))
+            if kind == "steps":
+                kind, steps = f"steps {steps + 1} to {steps + number}", steps + number
+            course.append(Spend(kind, number, min(1.0, float(spent) / self._main.total)))
+        return _shortened(course)
 
     def journal(self, curator: Curator) -> Journal:
         """Return what asks the questions of the run, one by one."""
@@ -277,17 +305,15 @@ class Books:
     def give_up(self, how: str) -> None:
         """Close the books on a run that has ended without a result.
 
-        One that was charged and has a checkpoint stays open, to go on later; of one that was not charged no trace is left.
+        One that was charged and has a checkpoint stays open, to go on later; one that was not leaves no trace.
         """
         if self.checkpoint is not None and (self.charged or self.resumed):
             self.checkpoint.close()
             return
         nothing_is_done = self.checkpoint is None or not self.checkpoint.of_kind("answer", "start", "block", "check")
         if self.account is not None:
-            try:
+            with contextlib.suppress(DPMCMCError):  # `dpmcmc ledger show` tells of it, and `close` ends it
                 self.account.close(how)
-            except DPMCMCError:
-                pass  # it says so in `ledger show`, and how to end it
         if not nothing_is_done:
             assert self.checkpoint is not None
             self.checkpoint.close()
@@ -308,8 +334,8 @@ def load_settings(checkpoint: Checkpoint, *, progress: bool, devices: Any) -> tu
     facts, arrays = checkpoint.facts, checkpoint.fact_arrays
     if facts.get("format") != _FORMAT:
         raise CheckpointError(
-            f"the run in {checkpoint.shown!r} has format {facts.get('format')!r}, which this version does not read; go on "
-            "with the version of dpmcmc that began it"
+            f"the run in {checkpoint.shown!r} has format {facts.get('format')!r}, which this version does not read; go "
+            "on with the version of dpmcmc that began it"
         )
     try:
         settings = Settings(
@@ -328,6 +354,21 @@ def complete_run(folder: str | os.PathLike[str]) -> Posterior | None:
     if not is_complete(folder):
         return None
     return Posterior.load(os.path.join(folder, POSTERIOR))
+
+
+def _shortened(course: list[Spend]) -> tuple[Spend, ...]:
+    """Put neighbours of the same kind together, so many that not too many entries are left."""
+    together = -(-len(course) // _MOST_ENTRIES)
+    short: list[Spend] = []
+    joined = 0
+    for entry in course:
+        if short and short[-1].what == entry.what and joined < together:
+            short[-1] = Spend(entry.what, short[-1].answers + entry.answers, entry.share)
+            joined += 1
+        else:
+            short.append(entry)
+            joined = 1
+    return tuple(short)
 
 
 def _is_private(sampler: Any) -> bool:

@@ -238,8 +238,7 @@ def _kept(run: _Run) -> _Kept:
         charged = sum(int(what["steps"]) for what in charges if what["kind"] == "steps")
         starts = sum(what["kind"] == "start" for what in charges)
         checked = any(what["kind"] == InvalidCount.kind for what in charges)
-        for budget in {id(one): one for one in (run.funds.main, run.funds.check) if one is not None}.values():
-            budget.settle()
+        run.books.count_all(run.funds)
     return _Kept(done, state, check, checked, charged, starts)
 
 

@@ -88,14 +88,14 @@ class RunFolder:
     def _check_contents(self, names: list[str]) -> None:
         if CHECKPOINT in names and has_begun(self.path):
             raise OutputError(
-                f"the folder {self.shown!r} holds a run that is not complete, and paid for in part; go on with it by "
-                f"`dpmcmc resume {self.shown}` (in Python dpmcmc.resume), or choose another folder; nothing was computed"
+                f"the folder {self.shown!r} holds a run that is not complete; go on with it by `dpmcmc resume "
+                f"{self.shown}` (in Python dpmcmc.resume), or choose another folder; nothing was computed"
             )
         others = [name for name in names if not _is_left_over(name)]
         if others and not self.overwrite:
             raise OutputError(
-                f"the folder {self.shown!r} is not empty; nothing was computed, choose another, or let an earlier run be "
-                "replaced (--overwrite)"
+                f"the folder {self.shown!r} is not empty; nothing was computed, choose another, or let an earlier run "
+                "be replaced (--overwrite)"
             )
         unknown = [name for name in others if name not in RUN_FILES]
         if unknown:
@@ -105,12 +105,12 @@ class RunFolder:
             )
         if others and not _is_a_run(self.path):
             raise OutputError(
-                f"the folder {self.shown!r} is not of an earlier run, so that it is not replaced; nothing was computed, "
-                "choose another"
+                f"the folder {self.shown!r} is not of an earlier run, so that it is not replaced; nothing was "
+                "computed, choose another"
             )
 
     def begin(self, facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> Checkpoint:
-        """Make the folder, with a checkpoint that holds these facts. An earlier run is set aside until this one is done.
+        """Make the folder, with a checkpoint that holds these facts. An earlier run is set aside until this is done.
 
         Raises
         ------

@@ -138,8 +138,8 @@ class Journal:
         asked = {"theta": theta, **({} if proposal is None else {"proposal": proposal})}
         if part.header["kind"] != query.kind or not all(_alike(part.arrays.get(n), v) for n, v in asked.items()):
             raise CheckpointError(
-                f"question {self._answers + 1} of this run is another one than when it was begun, so that it cannot go on "
-                "here: the model, a version or the processor is another; go on where it was begun"
+                f"question {self._answers + 1} of this run is another one than when it was begun, so that it cannot go "
+                "on here: the model, a version or the processor is another; go on where it was begun"
             )
         self._count(part.header["entry"])
         self._answers += 1
@@ -165,7 +165,8 @@ class Journal:
         if self._known or not self._goes_on:
             return
         self._goes_on = False
-        assert self._checkpoint is not None and self._account is not None
+        assert self._checkpoint is not None
+        assert self._account is not None
         answered = {part.header["entry"] for part in self._checkpoint.of_kind(_ANSWER)}
         answered |= {charge.number for charge in self.lost}
         header = {

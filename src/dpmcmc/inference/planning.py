@@ -569,6 +569,11 @@ def make_statement(
         set_apart=set_apart,
         interrupted=interrupted,
         accountant=describe_accountant(queries),
+        adaptive=(
+            "Kinds of question, their noise and the number of steps (by "
+            f"{'the budget' if steps_fixed is None else 'the user'}) were fixed beforehand; where each step asked "
+            "followed from the releases before it."
+        ),
     )
     if interrupted or steps_fixed is None:
         return statement

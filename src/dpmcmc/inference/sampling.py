@@ -136,8 +136,8 @@ def sample(
     -----
     Ctrl-C, or anything that fails after the first block, ends the run and returns what is done so far: those draws are
     paid for. With a checkpoint they raise instead (Ctrl-C and SIGTERM ``KeyboardInterrupt``), and the run goes on with
-    :func:`dpmcmc.resume`. Everything is compiled before anything is charged; a second call with the same model, shapes and class of
-    sampler compiles nothing.
+    :func:`dpmcmc.resume`. Everything is compiled before anything is charged; a second call with the same model, shapes
+    and class of sampler compiles nothing.
     """
     planning.check_sampler(sampler)
     num_chains, thin = checks.count("num_chains", num_chains), checks.count("thin", thin)
@@ -238,9 +238,8 @@ def _drawn(
                 posterior, texts = chains.draw(model, data, sampler, settings, books)
         with undisturbed():
             posterior = _with_rows(posterior, model, data)
-            standing = books.standing()
-            if standing is not None:
-                posterior = replace(posterior, privacy=replace(posterior.privacy, ledger=standing))
+            privacy = replace(posterior.privacy, ledger=books.standing())
+            posterior = replace(posterior, privacy=privacy, spending=books.spending())
             problem = books.finish(posterior)
         return posterior, texts if problem is None else (problem, *texts)
     except (RunError, KeyboardInterrupt) as error:

@@ -379,8 +379,21 @@ def adaptive_statement(
             f"; each log-ratio has noise of sd {chain.noise_sd:g} and was charged by its own public clip bound: the "
             "noise multiplier stated is that of their mean cost"
         )
+    adaptive = []
+    if not all(kind.startswith(InvalidCount.kind) for kind in answers):
+        adaptive.append(
+            "Which question was asked next, its noise, clip bounds and coordinates, and when to stop asking followed "
+            "from earlier releases."
+        )
+    if chain is not None:
+        adaptive.append(
+            "Where each step of the chain asked, what it cost (by the length of its move) and so the number of steps "
+            "followed from earlier releases."
+        )
     if chain is not None and chain.spent > 0:
-        answers = {**answers, "log_ratio": (chain.num_answers, chain.mean_multiplier)}
+        # (A search may have asked for log-ratios, too, each with noise of its own.)
+        kind = "log_ratio" if "log_ratio" not in answers else "log_ratio (of the chain)"
+        answers = {**answers, kind: (chain.num_answers, chain.mean_multiplier)}
     return PrivacyStatement(
         private=curator.private,
         mode=curator.noise.description,
@@ -396,6 +409,7 @@ def adaptive_statement(
         noise_multipliers={kind: multiplier for kind, (_, multiplier) in answers.items()},
         interrupted=chain is not None and not chain.complete,
         accountant=accountant,
+        adaptive=" ".join(adaptive),
     )
 
 

@@ -14,13 +14,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from functools import cached_property
 from importlib import metadata
 from typing import Any, get_args
 
 from dpmcmc.errors import QueryError
+from dpmcmc.privacy import disclosure
 from dpmcmc.privacy.budget import Budget
+from dpmcmc.privacy.curve import guarantee_curve
 from dpmcmc.privacy.exact import rounded_up
+from dpmcmc.privacy.fields import as_count, as_items, as_number, as_present
 from dpmcmc.privacy.gaussian import delta_of_gaussians, gaussian_cost, gaussian_epsilon
+from dpmcmc.privacy.standing import checked_ledger, ledger_contradictions
 from dpmcmc.privacy.subsampled import Scheme, subsampled_epsilon
 
 __all__ = ["NOISE_FREE_MODE", "PRIVATE_MODE", "SEEDED_MODE", "PrivacyStatement", "installed_versions"]
@@ -31,6 +36,7 @@ NOISE_FREE_MODE = "not private: no noise"
 
 BATCH_KIND = "batch_gradient"
 _BATCH_FIELDS = ("batch_size", "sampling_prob", "sampling", "noise_ratio")
+_LATER_FIELDS = {"adaptive", "ledger"}  # statements of earlier versions lack them
 _UNITS = ("one row", "all rows of one ")
 # What ε may differ by when it is computed again, on another machine, say.
 _ROUNDING = 1e-9
@@ -99,6 +105,15 @@ class PrivacyStatement:
         Kinds of query that have an ``epsilon`` and ``delta`` of their own, a part of the whole (simple composition).
     accountant
         How the costs were added up.
+    adaptive
+        One sentence: what was chosen by looking at earlier releases, and what was fixed beforehand.
+    ledger
+        What the ledger held before and after this run, or None if the run stands alone. Exactly these keys: ``name``
+        (maybe ""), ``run`` (from 1), ``total_epsilon`` and ``total_delta`` (of all runs), ``mu_total``, ``mu_before``
+        and ``mu_after`` (Gaussian cost: that may be spent in all, spent by earlier runs, spent now),
+        ``apart_epsilon_before``, ``apart_delta_before``, ``apart_epsilon_after`` and ``apart_delta_after`` (set apart
+        by simple composition, for batches say), ``left_epsilon`` at ``left_delta`` (the most that a further run could
+        have), ``head`` (hash of its last entry).
     versions
         Versions of the software, by default those installed.
 
@@ -131,6 +146,8 @@ class PrivacyStatement:
     batches: dict[str, Any] | None = None
     set_apart: dict[str, dict[str, float]] = field(default_factory=dict)
     accountant: str
+    adaptive: str = ""
+    ledger: dict[str, Any] | None = None
     versions: dict[str, str] = field(default_factory=installed_versions)
 
     def __post_init__(self) -> None:
@@ -138,26 +155,31 @@ class PrivacyStatement:
         for name in ("unit_of_privacy", "neighboring_relation", "accountant"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise QueryError(f"{name} is {getattr(self, name)!r}; give a short text")
+        if not isinstance(self.adaptive, str):
+            raise QueryError(f"adaptive is {self.adaptive!r}; give a sentence, or '' if it is not known")
         normalised: dict[str, Any] = {
             "private": bool(self.private),
-            "epsilon": _number("epsilon", self.epsilon, above=0.0),
-            "delta": _number("delta", self.delta, above=0.0, below=1.0),
-            "budget_epsilon": _number(
+            "epsilon": as_number("epsilon", self.epsilon, above=0.0),
+            "delta": as_number("delta", self.delta, above=0.0, below=1.0),
+            "budget_epsilon": as_number(
                 "budget_epsilon", self.epsilon if self.budget_epsilon is None else self.budget_epsilon, above=0.0
             ),
             "interrupted": bool(self.interrupted),
-            "mu": _number("mu", self.mu, least=0.0),
-            "lattice_epsilon": _number("lattice_epsilon", self.lattice_epsilon, least=0.0),
-            "lattice_delta": _number("lattice_delta", self.lattice_delta, least=0.0, below=1.0),
-            "num_records": _count("num_records", self.num_records, least=1),
-            "queries": {kind: _count(f"queries[{kind!r}]", number) for kind, number in _items("queries", self.queries)},
+            "mu": as_number("mu", self.mu, least=0.0),
+            "lattice_epsilon": as_number("lattice_epsilon", self.lattice_epsilon, least=0.0),
+            "lattice_delta": as_number("lattice_delta", self.lattice_delta, least=0.0, below=1.0),
+            "num_records": as_count("num_records", self.num_records, least=1),
+            "queries": {
+                kind: as_count(f"queries[{kind!r}]", number) for kind, number in as_items("queries", self.queries)
+            },
             "noise_multipliers": {
-                kind: _number(f"noise_multipliers[{kind!r}]", value, least=0.0)
-                for kind, value in _items("noise_multipliers", self.noise_multipliers)
+                kind: as_number(f"noise_multipliers[{kind!r}]", value, least=0.0)
+                for kind, value in as_items("noise_multipliers", self.noise_multipliers)
             },
             "batches": None if self.batches is None else _checked_batches(self.batches),
-            "set_apart": {kind: _checked_part(kind, part) for kind, part in _items("set_apart", self.set_apart)},
-            "versions": {package: str(version) for package, version in _items("versions", self.versions)},
+            "set_apart": {kind: _checked_part(kind, part) for kind, part in as_items("set_apart", self.set_apart)},
+            "ledger": None if self.ledger is None else checked_ledger(self.ledger),
+            "versions": {package: str(version) for package, version in as_items("versions", self.versions)},
         }
         if None in normalised["noise_multipliers"].values():
             raise QueryError("noise_multipliers holds None; leave kinds of query without noise out, or give 0.0")
@@ -194,24 +216,87 @@ class PrivacyStatement:
             for kind, entries in together.items()
         }
 
-    def to_json(self) -> str:
-        """Return the statement as one JSON object, from which :meth:`from_json` restores it exactly."""
-        return json.dumps(self.to_dict(), allow_nan=False, ensure_ascii=False)
+    def curve(self) -> list[tuple[float, float]]:
+        """Return pairs (ε, δ), each of which holds for everything released; see :func:`~dpmcmc.privacy.curve`.
+
+        It is the curve of what was granted, and goes through the stated pair. Empty if there was no budget. In a run
+        that is not private it is what was accounted for.
+        """
+        return list(self._curve)
+
+    @cached_property
+    def _curve(self) -> tuple[tuple[float, float], ...]:
+        return tuple(guarantee_curve(self))
+
+    @property
+    def mechanism(self) -> str:
+        """How the released numbers were protected, in sentences."""
+        return disclosure.mechanism(self)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must be true for the guarantee to hold, beyond what the software checks."""
+        return disclosure.assumptions(self)
+
+    @property
+    def not_protected(self) -> tuple[str, ...]:
+        """What the guarantee does not cover."""
+        return disclosure.not_protected(self)
+
+    def sections(self) -> tuple[disclosure.Section, ...]:
+        """Return the statement in sentences, in sections with headings, by the terms of NIST SP 800-226."""
+        return disclosure.sections(self)
+
+    def derived(self) -> dict[str, Any]:
+        """Return what follows from the fields, as plain values for JSON. It is never stored as a claim of its own."""
+        try:
+            recomputed = self.recomputed_epsilon()
+        except QueryError:
+            recomputed = None
+        return {
+            "recomputed_epsilon": recomputed,
+            "curve": [list(pair) for pair in self.curve()],
+            "trust_model": "central",
+            "mechanism": self.mechanism,
+            "assumptions": list(self.assumptions),
+            "not_protected": list(self.not_protected),
+            "stands_alone": self.ledger is None,
+        }
+
+    def to_json(self, *, indent: int | None = None, derived: bool = True) -> str:
+        """Return the statement as one JSON object, from which :meth:`from_json` restores it exactly.
+
+        It has the fields, and under the key "derived" what follows from them (:meth:`derived`).
+
+        Parameters
+        ----------
+        indent
+            Spaces before nested lines, for people; by default all is one line.
+        derived
+            Whether to add what follows from the fields.
+        """
+        values = self.to_dict() | ({"derived": self.derived()} if derived else {})
+        return json.dumps(values, allow_nan=False, ensure_ascii=False, indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> PrivacyStatement:
-        """Restore a statement that :meth:`to_json` wrote; anything else is refused."""
+        """Restore a statement that :meth:`to_json` wrote; anything else is refused.
+
+        What stands under "derived" is not read: it is derived again from the fields, whenever it is asked for. The
+        fields ``adaptive`` and ``ledger`` may be missing, as in statements of earlier versions.
+        """
         try:
             values = json.loads(text)
         except (TypeError, ValueError):
             raise QueryError("the text is not JSON; give what PrivacyStatement.to_json returned") from None
         names = {item.name for item in fields(cls)}
-        if not isinstance(values, dict) or set(values) != names:
+        known = values.keys() - {"derived"} if isinstance(values, dict) else set()
+        if not names - _LATER_FIELDS <= known <= names:
             raise QueryError(
                 f"the JSON is not a privacy statement, which has exactly the fields {sorted(names)}; "
                 "give what PrivacyStatement.to_json returned"
             )
-        return cls(**values)
+        return cls(**{name: values[name] for name in known})
 
     def recomputed_epsilon(self) -> float:
         """Return the ε at the stated δ that follows from queries, noise, batches and slack alone, on the safe side.
@@ -265,6 +350,7 @@ class PrivacyStatement:
             raise QueryError(f"the privacy statement contradicts itself: {contradiction}")
 
     def _contradictions(self) -> Iterator[str]:
+        yield from ledger_contradictions(self)
         if self.epsilon is None or self.delta is None:
             if self.mu is not None or self.batches or self.set_apart or self.queries or self.noise_multipliers:
                 yield "it lists costs or queries, but has no epsilon and delta"
@@ -319,33 +405,12 @@ class PrivacyStatement:
             yield "queries to all records are no part of the subsampled accountant; they must be set apart, and mu None"
 
     def __str__(self) -> str:
-        lines = [f"{'PRIVATE' if self.private else 'NOT PRIVATE'} ({self.mode})", self._guarantee()]
-        if self.budget_epsilon is not None and self.budget_epsilon != self.epsilon:
-            lines.append(f"Budget granted: ε = {self.budget_epsilon!r}; fewer steps were fixed beforehand.")
-        if self.interrupted:
-            lines.append("Interrupted: the run was stopped on its way; the whole budget counts as spent.")
-        lines.append(f"Accountant: {self.accountant}{self._cost_text()}")
-        lines.append("Queries: " + ("; ".join(self._query_texts()) or "none"))
-        if self.batches is not None:
-            lines.append(
-                f"Batches: {self.batches['batch_size']} of {self.num_records} records, "
-                f"{self.batches['sampling'].replace('_', ' ')}, q = {self.batches['sampling_prob']!r}; noise ratio "
-                f"(noise sd on the batch sum / clip norm) {self.batches['noise_ratio']!r}"
-            )
-        lines += [
-            f"Set apart for {kind}: ε = {part['epsilon']!r}, δ = {part['delta']!r} (simple composition, included above)"
-            for kind, part in self.set_apart.items()
-        ]
-        if self.lattice_epsilon or self.lattice_delta:
-            lines.append(
-                f"Discreteness of the noise: r = {self.lattice_epsilon!r}, d = {self.lattice_delta!r}; the "
-                "accountant's (ε₀, δ₀) becomes (ε₀ + r, e^(r/2)·δ₀ + d), included above"
-            )
-        lines.append("Versions: " + ", ".join(f"{package} {version}" for package, version in self.versions.items()))
-        return "\n".join(lines)
+        return self.to_text()
 
-    def _cost_text(self) -> str:
-        return "" if self.mu is None else f"; Gaussian cost spent: μ = Σ number/(2·multiplier²) = {self.mu!r}"
+    def to_text(self) -> str:
+        """Return the statement for people: in two lines what is guaranteed, then all of it, in sections."""
+        first = [f"{'PRIVATE' if self.private else 'NOT PRIVATE'} ({self.mode})", self._guarantee()]
+        return disclosure.as_text(self, first)
 
     def _guarantee(self) -> str:
         # repr, not rounded: a rounded ε could state more than was guaranteed.
@@ -363,13 +428,6 @@ class PrivacyStatement:
         accounted = "" if self.epsilon is None else f" The budget accounted for ({numbers}) is not a guarantee."
         return f"Nothing is guaranteed to anyone in the {self.num_records} records: {reason}.{accounted}"
 
-    def _query_texts(self) -> Iterator[str]:
-        for kind, (number, multipliers) in self.by_kind().items():
-            if len(multipliers) > 1:
-                yield f"{number} {kind} (noise multipliers {min(multipliers):.6g} to {max(multipliers):.6g})"
-            else:
-                yield f"{number} {kind}" + "".join(f" (noise multiplier {one!r})" for one in multipliers)
-
 
 def _check_mode(private: bool, mode: str) -> None:
     prefix = "private" if private else "not private"
@@ -377,63 +435,24 @@ def _check_mode(private: bool, mode: str) -> None:
         raise QueryError(f"mode is {mode!r} with private={private}; it must start with {prefix!r}")
 
 
-def _number(
-    name: str, value: float | None, *, above: float = -math.inf, least: float = -math.inf, below: float = math.inf
-) -> float | None:
-    """Return ``value`` as a float if it is finite and in range; None stays None."""
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number) or not above < number < below or number < least:
-        limit = f"above {above}" if above > -math.inf else f"at least {least}"
-        raise QueryError(
-            f"{name} is {value!r}; give a finite number {limit}" + (f" and below {below}" if below < math.inf else "")
-        )
-    return number
-
-
-def _count(name: str, value: int, *, least: int = 0) -> int:
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        raise QueryError(f"{name} is {value!r}; give a whole number of at least {least}") from None
-    if isinstance(value, bool) or number != value or number < least:
-        raise QueryError(f"{name} is {value!r}; give a whole number of at least {least}")
-    return number
-
-
 def _checked_batches(batches: Mapping[str, Any]) -> dict[str, Any]:
-    values = dict(_items("batches", batches))
+    values = dict(as_items("batches", batches))
     if set(values) != set(_BATCH_FIELDS):
         raise QueryError(f"batches has the keys {sorted(values)}; give exactly {', '.join(_BATCH_FIELDS)}")
     if values["sampling"] not in get_args(Scheme):
         raise QueryError(f"batches['sampling'] is {values['sampling']!r}; give one of {get_args(Scheme)}")
     return {
-        "batch_size": _count("batches['batch_size']", values["batch_size"], least=1),
-        "sampling_prob": _present("batches['sampling_prob']", values["sampling_prob"], above=0.0),
+        "batch_size": as_count("batches['batch_size']", values["batch_size"], least=1),
+        "sampling_prob": as_present("batches['sampling_prob']", values["sampling_prob"], above=0.0),
         "sampling": values["sampling"],
-        "noise_ratio": _present("batches['noise_ratio']", values["noise_ratio"], above=0.0),
+        "noise_ratio": as_present("batches['noise_ratio']", values["noise_ratio"], above=0.0),
     }
 
 
 def _checked_part(kind: str, part: Mapping[str, Any]) -> dict[str, float]:
-    values = dict(_items(f"set_apart[{kind!r}]", part))
+    values = dict(as_items(f"set_apart[{kind!r}]", part))
     if set(values) != {"epsilon", "delta"}:
         raise QueryError(f"set_apart[{kind!r}] has the keys {sorted(values)}; give exactly epsilon and delta")
-    return {name: _present(f"set_apart[{kind!r}][{name!r}]", values[name], above=0.0) for name in ("epsilon", "delta")}
-
-
-def _present(name: str, value: Any, *, above: float) -> float:
-    number = _number(name, value, above=above)
-    if number is None:
-        raise QueryError(f"{name} is None; give a finite number above {above}")
-    return number
-
-
-def _items(name: str, value: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise QueryError(f"{name} is a {type(value).__name__}; give a dict whose keys are texts")
-    return list(value.items())
+    return {
+        name: as_present(f"set_apart[{kind!r}][{name!r}]", values[name], above=0.0) for name in ("epsilon", "delta")
+    }

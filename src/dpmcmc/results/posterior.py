@@ -27,6 +27,7 @@ from dpmcmc.results.diagnostics import RecordCheck, problems, without_still_entr
 from dpmcmc.results.files import check_path, read_tree, write_tree
 from dpmcmc.results.original_scale import original_draws, original_quality
 from dpmcmc.results.quality import INDEPENDENT_NOTE, Quality
+from dpmcmc.results.spending import Spend, checked_spending
 from dpmcmc.schema import Schema
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ RELEASED_STATS = ("acceptance_rate", "step_size")
 NOISE_FREE_STATS = (*RELEASED_STATS, "ratios_clipped")
 """The same for a run without noise, and for no other: neither a private nor a seeded one."""
 
-_FORMAT = 5
-_READABLE_FORMATS = (3, 4, 5)  # a file of format 3 knows nothing of quality, and one of format 4 nothing of a design
+_FORMAT = 6
+# A file of format 3 knows nothing of quality, one of format 4 nothing of a design, and one of format 5 of spending.
+_READABLE_FORMATS = (3, 4, 5, 6)
 _SAMPLE_DIMENSIONS = ("chain", "draw")
 _GROUPS = ("posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats")
 # The options of `arviz.summary` that say which rows a table has, and what they are called.
@@ -81,6 +83,8 @@ class Posterior:
         :meth:`on_original_scale` work, also of a file.
     schema
         Schema of the table that a user's own model was sampled with; else None.
+    spending
+        How the budget was spent, in the order in which it was; empty if it is not known.
     predictor
         The model's ``predict``, for a user's own model. A function is not written to files.
 
@@ -117,6 +121,7 @@ class Posterior:
     quality: Quality | None = None
     design: Design | None = None
     schema: Schema | None = None
+    spending: tuple[Spend, ...] = ()
     predictor: Callable[[dict[str, Any], Any], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -143,6 +148,7 @@ class Posterior:
         dims, coords = _check_labels(draws, self.dims, self.coords)
         _check_design(self.design, draws)
         _check_quality(self.quality, draws)
+        object.__setattr__(self, "spending", checked_spending(self.spending))
         checked: dict[str, dict[str, Any]] = {
             "draws": draws,
             "warmup_draws": {name: warmup[name] for name in draws},
@@ -275,6 +281,7 @@ class Posterior:
             quality="null" if self.quality is None else self.quality.to_json(),
             design=json.dumps(None if self.design is None else self.design.to_dict()),
             schema=json.dumps(None if self.schema is None else self.schema.to_dict()),
+            spending=json.dumps(self.spending),
         )
         return data
 
@@ -488,6 +495,7 @@ def _from_tree(tree: DataTree) -> Posterior:
     quality = json.loads(tree.attrs["quality"]) if tree.attrs["dpmcmc_format"] > 3 else None
     described = tree.attrs["dpmcmc_format"] > 4
     design, schema = (json.loads(tree.attrs[name]) if described else None for name in ("design", "schema"))
+    spending = json.loads(tree.attrs["spending"]) if tree.attrs["dpmcmc_format"] > 5 else ()
     variables = {name: name for name in original_order} | {name: variable for variable, name in renamed.items()}
     dims: dict[str, list[str]] = {}
     coords: dict[str, list[Any]] = {}
@@ -517,6 +525,7 @@ def _from_tree(tree: DataTree) -> Posterior:
         quality=None if quality is None else Quality.from_dict(quality),
         design=None if design is None else Design.from_dict(design),
         schema=None if schema is None else Schema.from_dict(schema),
+        spending=spending,
     )
 
 
@@ -527,9 +536,12 @@ def _check_agreement(tree: DataTree) -> None:
         raise ResultError(f"it has the groups {sorted(unknown)}, which Posterior.save does not write")
     statement = PrivacyStatement.from_json(tree.attrs["privacy"])
     statement.check()
-    expected = _privacy_attributes(statement)
+    expected = {"private": int(statement.private), "mode": statement.mode}
     for place, node in {"root": tree, **tree.children}.items():
         differing = [name for name, value in expected.items() if node.attrs.get(name) != value]
+        # Compared as statements: one of an earlier version has fewer fields.
+        if not differing and PrivacyStatement.from_json(node.attrs["privacy"]) != statement:
+            differing = ["privacy"]
         if differing:
             raise ResultError(f"what its {place} says about {differing} is not what its privacy statement says")
     for group, node in tree.children.items():
@@ -540,7 +552,8 @@ def _check_agreement(tree: DataTree) -> None:
 
 def _privacy_attributes(privacy: PrivacyStatement) -> dict[str, Any]:
     # An int, because netCDF attributes cannot be booleans.
-    return {"privacy": privacy.to_json(), "private": int(privacy.private), "mode": privacy.mode}
+    # The fields alone: what is derived from them is not stored beside every group of draws.
+    return {"privacy": privacy.to_json(derived=False), "private": int(privacy.private), "mode": privacy.mode}
 
 
 def _with_errors_of(other: Any, table: Any, fmt: str) -> Any:

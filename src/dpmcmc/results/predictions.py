@@ -77,7 +77,7 @@ class Predictions:
                 columns |= {f"{name}_lower": lower, f"{name}_upper": upper}
         table = pandas.DataFrame(columns)
         table.attrs.update(
-            privacy=self.privacy.to_json(),
+            privacy=self.privacy.to_json(derived=False),
             private=int(self.privacy.private),
             mode=self.privacy.mode,
             response=self.response,

@@ -1,7 +1,7 @@
-"""A posterior as one page of HTML: what was guaranteed, the summary, its warnings, pictures. Nothing is fetched.
+"""A posterior as one page of HTML: what was found, how far to trust it, what was guaranteed. Nothing is fetched.
 
-Shows released quantities only, which the posterior holds; a run that was not private says so at the top. It draws no
-pictures: whoever has some gives them as bytes. The page follows the reader's light or dark theme.
+Shows released quantities only, which the posterior holds; a run that was not private says so at the top. The page
+follows the reader's light or dark theme, needs no scripts, and fits a phone. Pictures may be given as bytes.
 
 `html_report` makes a whole page. For a page with contents of its own, such as the demo's, `html_page` puts parts
 together. The other functions make these parts: each escapes the texts that it is given and returns `Html`.
@@ -14,11 +14,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from string import Template
-from typing import NewType
 
 from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import NOISE_FREE_MODE, SEEDED_MODE
+from dpmcmc.results import sections
+from dpmcmc.results.markup import Html, cell, code, heading, note, number_text, paragraph, short, table
+from dpmcmc.results.page import PAGE
 from dpmcmc.results.posterior import Posterior
 from dpmcmc.results.quality import as_percent
 from dpmcmc.results.table import SummaryRows, summary_rows
@@ -42,9 +44,6 @@ __all__ = [
     "trust",
     "warning_notes",
 ]
-
-Html = NewType("Html", str)
-"""A part of a page: its texts are escaped."""
 
 COLOURS = {"ink": "#1b1f24", "muted": "#59636e", "line": "#d0d7de", "private": "#0072b2", "exact": "#e69f00"}
 """Colours by role, from the palette of Okabe and Ito (told apart by all common kinds of colour vision).
@@ -105,18 +104,36 @@ def html_report(
     posterior
         What `dpmcmc.sample` returned.
     title, lead
-        The heading, by default the model's name, and a sentence below it.
+        The heading, by default the model's name, and a sentence below it, by default the formula if there is one.
     pictures
         Pictures of the draws.
     """
+    shown = summary_rows(sections.in_data_units(posterior))
+    shown = SummaryRows(shown.columns, [(sections.short_name(name), values) for name, values in shown.rows])
+    if not lead and posterior.design is not None:
+        lead = posterior.design.formula
     parts = [figure(picture) for picture in pictures]
-    if posterior.quality is not None:
-        parts += [heading("How far to trust this"), trust(posterior)]
-    parts += [heading("Summary"), summary(summary_rows(posterior))]
     if posterior.quality is None:
         parts.append(warning_notes(posterior))
-    parts += [heading("What was spent and released"), statement(posterior)]
-    return html_page(posterior, parts, title=title or f"Posterior of {posterior.model}", lead=lead)
+    else:
+        by_auto = posterior.sampler == "auto"
+        parts += [heading("What auto chose, and how far to trust this" if by_auto else "How far to trust this")]
+        parts.append(trust(posterior))
+    parts += [
+        sections.parameters(posterior),
+        heading("Summary"),
+        summary(shown),
+        sections.distributions(posterior),
+        sections.chains(posterior, shown),
+        heading("What was spent and released"),
+        statement(posterior),
+        sections.course(posterior),
+        sections.guarantee(posterior.privacy),
+        sections.ledger(posterior.privacy),
+        sections.statement_texts(posterior.privacy),
+    ]
+    title = title or f"Posterior of {posterior.model}"
+    return html_page(posterior, [part for part in parts if part], title=title, lead=lead)
 
 
 def html_page(posterior: Posterior, parts: Iterable[Html], *, title: str, lead: str = "", footer: str = "") -> str:
@@ -135,7 +152,7 @@ def html_page(posterior: Posterior, parts: Iterable[Html], *, title: str, lead: 
     """
     privacy = posterior.privacy
     versions = ", ".join(f"{name} {version}" for name, version in privacy.versions.items())
-    return Template(_PAGE).substitute(
+    return Template(PAGE).substitute(
         title=html.escape(title),
         lead=html.escape(lead),
         banner=_banner(posterior),
@@ -146,21 +163,6 @@ def html_page(posterior: Posterior, parts: Iterable[Html], *, title: str, lead: 
         parts="\n".join(parts),
         footer=html.escape(f"{footer} {versions}".strip()),
     )
-
-
-def heading(text: str) -> Html:
-    """Return the heading of a section."""
-    return Html(f"<h2>{html.escape(text)}</h2>")
-
-
-def paragraph(text: str) -> Html:
-    """Return a paragraph."""
-    return Html(f"<p>{html.escape(text)}</p>")
-
-
-def code(text: str) -> Html:
-    """Return lines of code."""
-    return Html(f"<pre><code>{html.escape(text)}</code></pre>")
 
 
 def figure(picture: Picture) -> Html:
@@ -174,11 +176,6 @@ def figure(picture: Picture) -> Html:
     else:
         raise ResultError(f"content of the picture {picture.name!r} is neither SVG nor PNG; give one of these")
     return Html(f"<figure{kind}>{drawing}\n<figcaption>{html.escape(picture.caption)}</figcaption></figure>")
-
-
-def note(text: str) -> Html:
-    """Return a paragraph that stands out: what is orange on the page, and why it may be there."""
-    return Html(f'<p class="note">{html.escape(text)}</p>')
 
 
 def intervals(rows: Sequence[IntervalRow], *, private: str, exact: str, caption: str) -> Html:
@@ -209,7 +206,7 @@ def intervals(rows: Sequence[IntervalRow], *, private: str, exact: str, caption:
         )
 
     def words(kind: str, three: tuple[float, float, float]) -> str:
-        return f"{kind}: {_short(three[0])} to {_short(three[2])}"
+        return f"{kind}: {short(three[0])} to {short(three[2])}"
 
     drawn = "".join(
         f'<div class="row"><span class="name">{html.escape(row.name)}</span>'
@@ -241,14 +238,17 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(place * step, 12) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def summary(table: SummaryRows) -> Html:
+_HEADS = {"noise_share": "privacy noise", "mcse_mean": "MCSE", "ess_bulk": "ESS", "r_hat": "R̂"}
+
+
+def summary(numbers: SummaryRows) -> Html:
     """Return a table with a row of numbers for each parameter; shares of noise are drawn as bars, too."""
-    head = ["privacy noise" if column == "noise_share" else column for column in table.columns]
+    head = [_HEADS.get(column, column) for column in numbers.columns]
     rows = [
-        (name, [_share(value) if column == "noise_share" else _cell(_short(value)) for column, value in own])
-        for name, own in ((name, zip(table.columns, values, strict=True)) for name, values in table.rows)
+        (name, [_share(value) if column == "noise_share" else cell(short(value)) for column, value in own])
+        for name, own in ((name, zip(numbers.columns, values, strict=True)) for name, values in numbers.rows)
     ]
-    return _table(["", *head], rows, "numbers")
+    return table(["", *head], rows, "numbers")
 
 
 def trust(posterior: Posterior) -> Html:
@@ -260,8 +260,8 @@ def trust(posterior: Posterior) -> Html:
         verdict = '<p class="flag">Not as it stands. Why, and what helps:</p>'
     else:
         verdict = f'<p class="badge">The checks of {html.escape(quality.method)} found nothing against this result.</p>'
-    rows = [(label, [_cell(text)]) for label, text in posterior.quality_rows]
-    return Html(verdict + warning_notes(posterior) + _table([], rows, "statement"))
+    rows = [(label, [cell(text)]) for label, text in posterior.quality_rows]
+    return Html(verdict + warning_notes(posterior) + table([], rows, "statement"))
 
 
 def warning_notes(posterior: Posterior) -> Html:
@@ -276,7 +276,7 @@ def warning_notes(posterior: Posterior) -> Html:
 
 def statement(posterior: Posterior) -> Html:
     """Return what was spent and released, as a table."""
-    return _table([], [(label, [_cell(value)]) for label, value in statement_rows(posterior)], "statement")
+    return table([], [(label, [cell(value)]) for label, value in statement_rows(posterior)], "statement")
 
 
 def statement_rows(posterior: Posterior) -> list[tuple[str, str]]:
@@ -310,8 +310,8 @@ def _tiles(posterior: Posterior) -> list[tuple[str, str]]:
     privacy = posterior.privacy
     spent = "spent" if privacy.private else "if not seeded" if privacy.mode == SEEDED_MODE else "accounted for"
     tiles = []
-    if privacy.epsilon is not None:
-        tiles += [(f"{privacy.epsilon:g}", f"ε {spent}"), (f"{privacy.delta:g}", f"δ {spent}")]
+    if privacy.epsilon is not None and privacy.delta is not None:
+        tiles += [(f"{privacy.epsilon:g}", f"ε {spent}"), (number_text(privacy.delta), f"δ {spent}")]
     num_draws = posterior.num_chains * posterior.num_draws
     draws = f"draws in {posterior.num_chains} chains" if posterior.of_chains else "draws"
     tiles += [(f"{privacy.num_records:,}", "records"), (f"{num_draws:,}", draws)]
@@ -363,107 +363,6 @@ def _inline_svg(picture: Picture) -> str:
     return drawing.replace("<svg", f'<svg role="img" aria-label="{html.escape(picture.label)}"', 1)
 
 
-def _short(value: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _cell(text: str) -> Html:
-    return Html(f"<td>{html.escape(text)}</td>")
-
-
 def _share(value: float) -> Html:
     """Return a cell with a share as a number, and as a bar on its left."""
     return Html(f'<td class="share" style="--share: {value:.3f}">{html.escape(as_percent(value))}</td>')
-
-
-def _table(head: list[str], rows: list[tuple[str, list[Html]]], kind: str) -> Html:
-    header = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in head)
-    body = "".join(f'<tr><th scope="row">{html.escape(first)}</th>' + "".join(cells) + "</tr>" for first, cells in rows)
-    return Html(
-        f'<div class="scroll"><table class="{kind}">'
-        + (f"<thead><tr>{header}</tr></thead>" if head else "")
-        + f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title · dpmcmc</title>
-<style>
-:root { color-scheme: light dark; --paper: #ffffff; --panel: #f6f8fa; --ink: #1b1f24; --muted: #59636e; --line: #d0d7de;
-  --private: #0072b2; --exact: #e69f00; --good: #00664a; --bad: #b3261e; --bad-panel: #fdecea; }
-@media (prefers-color-scheme: dark) { :root { --paper: #0f1419; --panel: #171d24; --ink: #e6edf3; --muted: #9aa7b4;
-  --line: #303a45; --private: #6cc3f5; --exact: #e69f00; --good: #4fd1a5; --bad: #ff8a80; --bad-panel: #3a1512; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-main { max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.01em; }
-h2 { font-size: 1.15rem; margin: 2.5rem 0 .75rem; }
-p { margin: .5rem 0; max-width: 46rem; }
-.lead { font-size: 1.08rem; color: var(--muted); }
-.badge { color: var(--good); font-weight: 600; }
-.flag { color: var(--bad); font-weight: 600; }
-.warning { max-width: none; color: var(--bad); background: var(--bad-panel); border-left: 4px solid var(--bad);
-  padding: .75rem 1rem; }
-.note { border-left: 4px solid var(--exact); padding: .1rem 0 .1rem 1rem; }
-dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.2rem, 1fr)); gap: .75rem; margin: 1.5rem 0; }
-dl div { background: var(--panel); border-radius: .5rem; padding: .7rem .9rem; display: flex; flex-direction: column; }
-dd { margin: 0; font-size: 1.3rem; font-weight: 600; font-variant-numeric: tabular-nums; }
-dt { color: var(--muted); font-size: .85rem; }
-figure { margin: 1.5rem 0; }
-figure svg, figure img { display: block; width: 100%; height: auto; }
-figure.narrow svg, figure.narrow img { max-width: 46rem; margin: 0 auto; }
-figcaption { color: var(--muted); font-size: .92rem; margin-top: .5rem; max-width: 46rem; }
-figure.narrow figcaption { margin-left: auto; margin-right: auto; }
-.intervals .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.5rem; font-size: .92rem; margin-bottom: .75rem; }
-.intervals .legend i { display: inline-block; width: 1.6rem; height: .5rem; border-radius: .25rem; margin-right: .5rem;
-  vertical-align: middle; }
-.intervals .row { display: grid; grid-template-columns: 15rem 1fr; gap: .75rem; align-items: center; }
-.intervals .name { font-size: .92rem; overflow-wrap: anywhere; }
-.intervals .track { position: relative; display: block; height: 2.1rem; border-bottom: 1px solid var(--line);
-  background: linear-gradient(var(--muted), var(--muted)) no-repeat var(--zero, -9rem) 0 / 1px 100%; }
-.intervals .bar { position: absolute; height: .5rem; border-radius: .25rem; min-width: 2px; }
-.intervals .dot { position: absolute; width: 2px; height: .9rem; margin-left: -1px; background: var(--ink); }
-.intervals .private { background-color: var(--private); }
-.intervals .exact { background-color: var(--exact); }
-.intervals .bar.private { top: .4rem; } .intervals .dot.private { top: .2rem; background: var(--ink); }
-.intervals .bar.exact { top: 1.25rem; } .intervals .dot.exact { top: 1.05rem; background: var(--ink); }
-.intervals .ticks .track { height: 1.5rem; border: 0; font-size: .82rem; color: var(--muted); }
-.intervals .ticks .track span { position: absolute; top: .2rem; transform: translateX(-50%); }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-th, td { padding: .4rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-thead th { color: var(--muted); font-weight: 500; border-bottom: 1.5px solid var(--muted); }
-tbody th { font-weight: 500; white-space: nowrap; }
-.numbers th:not(:first-child), .numbers td { text-align: right; white-space: nowrap;
-  font-variant-numeric: tabular-nums; }
-.numbers .share { min-width: 10.5rem; background: linear-gradient(var(--private), var(--private)) no-repeat .9rem 50% /
-  calc(var(--share) * 5.5rem) .6rem, linear-gradient(var(--line), var(--line)) no-repeat .9rem 50% / 5.5rem .6rem; }
-.numbers thead th { white-space: normal !important; }
-.statement th { color: var(--muted); width: 16rem; }
-pre { background: var(--panel); border-radius: .5rem; padding: 1rem; overflow-x: auto; font-size: .84rem;
-  line-height: 1.5; }
-footer { margin-top: 3rem; color: var(--muted); font-size: .85rem; }
-@media (max-width: 40rem) { .intervals .row { grid-template-columns: 1fr; gap: 0; margin-top: .35rem; }
-  .statement th { width: 30%; white-space: normal; } }
-@media print { .intervals * { print-color-adjust: exact; } main { padding: 0; } figure, table { break-inside: avoid; } }
-</style>
-</head>
-<body>
-<main>
-<h1>$title</h1>
-<p class="lead">$lead</p>
-$banner
-<dl>$tiles</dl>
-$parts
-<footer>$footer</footer>
-</main>
-</body>
-</html>
-"""
