@@ -157,7 +157,7 @@ class _Sampling:
                 f"{records.num_records:,} records, {model.dimension} parameters; {self.run.sampler}, "
                 f"ε = {self.budget.epsilon:g}, δ = {self.budget.delta:g}. Compiling, then sampling."
             )
-            self.spent = f"count ε = {self.budget.epsilon:g} as spent"
+        
             draw(lambda: self._sample(model, records, folder, ledger))
 
     def _sample(self, model: Any, records: Any, folder: Any, ledger: Any) -> "Posterior":
