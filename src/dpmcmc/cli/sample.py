@@ -157,7 +157,7 @@ class _Sampling:
                 f"{records.num_records:,} records, {model.dimension} parameters; {self.run.sampler}, "
                 f"ε = {self.budget.epsilon:g}, δ = {self.budget.delta:g}. Compiling, then sampling."
             )
-        
+            self.spent = f"what was charged counts; `dpmcmc resume {self.out}` goes on, if there is a run to go on with"
             draw(lambda: self._sample(model, records, folder, ledger))
 
     def _sample(self, model: Any, records: Any, folder: Any, ledger: Any) -> "Posterior":
