@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from string import Template
+from typing import Any
 
 from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
