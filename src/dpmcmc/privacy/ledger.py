@@ -278,7 +278,7 @@ class Ledger:
         if _gaussian_total(epsilon, delta)[0] <= 0.0:
             raise QueryError(f"epsilon = {epsilon!r}, delta = {delta!r} pays for nothing at all; give a larger total")
         path = path_of(place)
-        called = (path.stem if path is not None else "") if name is None else name
+        called = (path.stem[:200] if path is not None else "") if name is None else name
         if not isinstance(called, str) or len(called) > 200:
             raise QueryError("name is not a short text; give at most 200 characters")
         payload = {
