@@ -21,7 +21,7 @@ from dpmcmc.errors import BudgetExceededError, DPMCMCError, LedgerError, NotPriv
 from dpmcmc.privacy import ledger as ledger_module
 from dpmcmc.privacy.budget import Budget
 from dpmcmc.privacy.ledger import Ledger, Marks
-from tests.privacy.ledgers import execute, files_of, read, rows
+from tests.privacy.ledgers import files_of, read, rows
 
 DELTA = 1e-6
 
@@ -524,7 +524,7 @@ def test_what_a_gaussian_run_holds_cannot_be_set_apart(make):
     account = ledger.open_run("gaussian", 1.0, DELTA / 2)
     for action in (
         lambda: ledger.reserve(1.5),
-        lambda: ledger.reserve(0.5, DELTA * 0.999),
+        lambda: ledger.reserve(0.9, DELTA * 0.999),
         lambda: ledger.open_run("minibatch", 1.5, DELTA / 4),
     ):
         with pytest.raises(BudgetExceededError, match="held by Gaussian runs"):
@@ -587,7 +587,7 @@ def _do(ledger, operation):
         ledger.reserve(float(arguments[0]) * ledger.epsilon, float(arguments[1]) * ledger.delta, used=arguments[2])
 
 
-@settings(max_examples=30, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(sequence=st.lists(operations, min_size=5, max_size=25), total=st.sampled_from([(1.0, 1e-6), (8.0, 1e-3)]))
 def test_the_promise_is_kept_by_any_sequence(tmp_path_factory, sequence, total):
     """A second reader adds up, with the exact curve: (ε, δ) holds, and a refusal has changed nothing."""
@@ -621,7 +621,8 @@ def test_twin_the_second_reader_notices_a_promise_that_is_broken(make, monkeypat
     original = ledger_module._gaussian_total
     monkeypatch.setattr(ledger_module, "_gaussian_total", lambda e, d: (original(e, d)[0] * 1.0001, *original(e, d)[1:]))
     other = make(1.0)
-    other.open_run("gaussian", 1.0, DELTA).charge("mu", mu_of(1.0) * Fraction(10001, 10000))
+    account = other.open_run("gaussian", 1.0, DELTA)
+    account.charge("mu", account.status.limit)
     assert read(other.place).exceeded() == ["gaussian"]
 
 
@@ -675,7 +676,7 @@ def test_a_run_goes_on_with_its_own_data_only(make):
 
 def test_key_and_fingerprints_are_shown_nowhere(make):
     ledger = make()
-    opened(ledger, marks(name_mark="column_mark"), token="secret_token").charge("mu", Fraction(1, 1000))
+    opened(ledger, marks(name_mark="column_mark"), token="secret_token").charge("mu", Fraction(1, 10**6))
     status = ledger.status()
     shown = repr(ledger) + repr(status) + json.dumps(status.to_dict()) + repr(ledger.account(1).standing())
     for secret in (ledger.key.hex(), repr(ledger.key), "name_mark", "column_mark", "secret_token"):
@@ -691,10 +692,3 @@ def test_a_statement_can_be_made_of_it(make):
     assert (standing["mu_before"], standing["mu_after"]) == (0.0, float(mu_of(1.0)))
     assert mu_of(standing["left_epsilon"]) <= mu_of(2.0) - mu_of(1.0)
     assert ledger.verify(head=standing["head"]).num_entries == 3
-
-
-def test_the_table_is_as_it_is_documented(make):
-    """One that was made by hand, by the format alone, is read."""
-    ledger = make()
-    execute(ledger.place, "UPDATE dpmcmc_ledger SET time = time")
-    assert Ledger(ledger.place).verify().num_entries == 1

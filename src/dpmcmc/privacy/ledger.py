@@ -611,17 +611,18 @@ class Account:
 
 
 def affordable_epsilon(mu: Fraction, delta: float, most: float = 1e4) -> float:
-    """Return the largest ε, rounded down to four digits, whose Gaussian budget at ``delta`` is at most ``mu``."""
-    if mu <= 0:
+    """Return the largest ε, rounded down to four digits, whose Gaussian budget at ``delta`` is at most ``mu``.
+
+    0 if that is below a billionth of ``most``.
+    """
+    low, high = 1e-9 * most, most
+    if mu <= 0 or low <= 0.0 or _gaussian_total(low, delta)[0] > mu:
         return 0.0
-    low, high = 0.0, most
     if _gaussian_total(high, delta)[0] <= mu:
         return most
     while high - low > 1e-9 * high:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if _gaussian_total(middle, delta)[0] <= mu else (low, middle)
-    if low <= 0.0:
-        return 0.0
     unit = 10.0 ** (math.floor(math.log10(low)) - 3)
     for candidate in (round(low / unit) * unit, math.floor(low / unit) * unit):
         epsilon = float(f"{candidate:.4g}")

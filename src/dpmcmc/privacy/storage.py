@@ -47,6 +47,7 @@ _REASONS = (
     (("connect", "terminating", "server closed", "resolve"), "the database cannot be reached; check the URL"),
     (("i/o error",), "the disk cannot be written; check it"),
 )
+_SQLITE = b"SQLite format 3\0"
 _SECRET_OPTIONS = ("password", "sslpassword")
 
 
@@ -99,8 +100,10 @@ class Storage:
                 self._check_file(self.path)
             self._engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=sql.pool.NullPool)
             sql.event.listen(self._engine, "begin", self._begin_in_sqlite)
+        self._new = first is not None
         if first is not None:
             self._create(first)
+            self._new = False
 
     @property
     def place(self) -> str:
@@ -115,8 +118,13 @@ class Storage:
                 f"ledger is {self.shown!r}, and there is no such file; make it with `dpmcmc ledger create` (its total "
                 "is to be decided first), or check the path"
             )
-        if os.path.getsize(path) == 0:
-            raise LedgerError(f"ledger is {self.shown!r}, which is an empty file; remove it, and make the ledger again")
+        try:
+            with path.open("rb") as file:
+                first = file.read(len(_SQLITE))
+        except OSError:
+            raise LedgerError(f"ledger is {self.shown!r}, which cannot be read; check its permissions") from None
+        if first != _SQLITE:  # SQLite would take a short file for one that it may write
+            raise LedgerError(f"ledger is {self.shown!r}, which is no ledger; check the path, or remove it if it is empty")
 
     def _create(self, first: Row) -> None:
         if self.path is not None:
@@ -204,7 +212,7 @@ class Storage:
         try:
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._patience)}")
             connection.execute("PRAGMA synchronous = FULL")
-            with contextlib.suppress(sqlite3.OperationalError):  # to be read only; who writes is told
+            if self._new:  # it stays so; a file that is no ledger is left as it is
                 connection.execute("PRAGMA journal_mode = WAL")
         except BaseException:
             connection.close()
@@ -230,6 +238,8 @@ class Storage:
         """Say in one line what a database said in its own way. Nothing in a ledger is secret but its key."""
         try:
             yield
+        except UnicodeDecodeError:  # of what SQLite quotes
+            raise LedgerError(f"the ledger {self.shown!r} could not be {done}: {_DAMAGED}") from None
         except (SQLAlchemyError, sqlite3.Error) as error:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
             said = str(cause).lower()
