@@ -44,7 +44,8 @@ def rewrite(path: str | os.PathLike[str], change: Callable[[list[list[Any]]], li
         for number, (kind, payload, time) in enumerate(entries, 1):
             text = payload if isinstance(payload, str) else json.dumps(payload, sort_keys=True, separators=(",", ":"))
             own = hash_of(number, time, kind, text, previous)
-            connection.execute("INSERT INTO dpmcmc_ledger VALUES (?, ?, ?, ?, ?, ?)", (number, time, kind, text, previous, own))
+            values = number, time, kind, text, previous, own
+            connection.execute("INSERT INTO dpmcmc_ledger VALUES (?, ?, ?, ?, ?, ?)", values)
             previous = own
         connection.commit()
 

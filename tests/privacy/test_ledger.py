@@ -69,8 +69,11 @@ def test_a_ledger_is_never_replaced(tmp_path):
 
 @pytest.mark.parametrize(
     ("epsilon", "delta"),
-    [(0.0, DELTA), (-1.0, DELTA), (np.nan, DELTA), (np.inf, DELTA), (1.0, 0.0), (1.0, 1.0), (1.0, -0.1), (1.0, np.nan)]
-    + [("one", DELTA), (None, DELTA), (1e-300, 1e-300)],
+    [
+        *((epsilon, DELTA) for epsilon in (0.0, -1.0, np.nan, np.inf, "one", None)),
+        *((1.0, delta) for delta in (0.0, 1.0, -0.1, np.nan)),
+        (1e-300, 1e-300),
+    ],
 )
 def test_totals_that_cannot_be(tmp_path, epsilon, delta):
     with pytest.raises(QueryError):
@@ -619,7 +622,8 @@ def test_twin_the_second_reader_notices_a_promise_that_is_broken(make, monkeypat
     account.charge("mu", mu_of(1.0))
     assert read(ledger.place).exceeded() == []
     original = ledger_module._gaussian_total
-    monkeypatch.setattr(ledger_module, "_gaussian_total", lambda e, d: (original(e, d)[0] * 1.0001, *original(e, d)[1:]))
+    more = lambda epsilon, delta: (original(epsilon, delta)[0] * 1.0001, *original(epsilon, delta)[1:])  # noqa: E731
+    monkeypatch.setattr(ledger_module, "_gaussian_total", more)
     other = make(1.0)
     account = other.open_run("gaussian", 1.0, DELTA)
     account.charge("mu", account.status.limit)

@@ -124,7 +124,7 @@ class Storage:
         except OSError:
             raise LedgerError(f"ledger is {self.shown!r}, which cannot be read; check its permissions") from None
         if first != _SQLITE:  # SQLite would take a short file for one that it may write
-            raise LedgerError(f"ledger is {self.shown!r}, which is no ledger; check the path, or remove it if it is empty")
+            raise LedgerError(f"ledger is {self.shown!r}, which is no ledger; check the path (or remove it, if empty)")
 
     def _create(self, first: Row) -> None:
         if self.path is not None:
