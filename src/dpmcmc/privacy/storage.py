@@ -41,14 +41,14 @@ _REASONS = (
     (("readonly", "read-only"), "it, or its folder, is read-only; change the permissions"),
     (("unable to open", "permission denied"), "it cannot be opened; check the path and its permissions"),
     (("already exists", "duplicate key"), "another process has made one; open that, or choose another"),
-    (("not a database", "malformed", "corrupt", "unsupported", "no such column", "could not decode"), _DAMAGED),
+    (("not a database", "malformed", "corrupt", "unsupported", "could not decode"), _DAMAGED),
+    (("no such column", f"column {_TABLE.name}"), _DAMAGED),
     (("no such table", f'"{_TABLE.name}" does not'), "there is no ledger in it; make one with `dpmcmc ledger create`"),
     (("authentication failed", "no password"), "the user or the password is refused; check the URL"),
     (("connect", "terminating", "server closed", "resolve"), "the database cannot be reached; check the URL"),
     (("i/o error",), "the disk cannot be written; check it"),
 )
 _SQLITE = b"SQLite format 3\0"
-_SECRET_OPTIONS = ("password", "sslpassword")
 
 
 class Row(NamedTuple):
@@ -84,7 +84,8 @@ class Storage:
         if self.path is None:
             url = _postgres(os.fspath(place))
             # Without the password, not with stars for one: so it can be found again where libpq knows the password.
-            self.shown = url.set(password=None).difference_update_query(_SECRET_OPTIONS).render_as_string()
+            public = url.difference_update_query(["sslpassword"])
+            self.shown = sql.URL.create(**{**public._asdict(), "password": None}).render_as_string()
             try:
                 self._engine = sql.create_engine(
                     url, pool_size=1, pool_pre_ping=True, isolation_level="READ COMMITTED", hide_parameters=True
@@ -262,7 +263,10 @@ def _postgres(text: str) -> sql.URL:
     if url.get_backend_name() not in ("postgresql", "postgres"):
         kind = url.get_backend_name()
         raise LedgerError(f"ledger is a URL of {kind!r}; give the name of a file, or a URL of PostgreSQL")
-    return url.set(drivername="postgresql+psycopg")
+    # A password among the options goes where SQLAlchemy shows it to nobody.
+    given = url.query.get("password") or url.password
+    password = given[-1] if isinstance(given, tuple) else given
+    return url.difference_update_query(["password"]).set(drivername="postgresql+psycopg", password=password)
 
 
 def _rows_from(connection: sql.Connection, number: int) -> list[Row]:
