@@ -94,6 +94,8 @@ def test_a_database_that_is_serializable_by_default(postgres_url, postgres_serve
     database = postgres_url.rsplit("/", 1)[1]
     postgres_server.execute(f"ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'")
     ledgers = [create(postgres_url), Ledger(postgres_url)]
+    with ledgers[0]._storage._engine.connect() as connection, connection.begin():
+        assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"
     for ledger in [*ledgers, *ledgers]:
         ledger.open_run("gaussian", 0.1, DELTA)
     assert ledgers[0].verify().num_entries == 5

@@ -1,7 +1,7 @@
 """By what a data set is recognised: a fingerprint of each column, under a key that stays with who compares them.
 
-All records go into a fingerprint: with the key one could try guesses of a whole column. So they go to a ledger, which is
-kept as the data are, and nowhere else.
+All records go into a fingerprint: with the key one could try guesses of a whole column. So they go to a ledger, which
+is kept as the data are, and nowhere else.
 """
 
 from __future__ import annotations

@@ -229,7 +229,8 @@ class Ledger:
     something apart first (:meth:`reserve`).
 
     Keep the file as you keep the data: it holds the key of the fingerprints. It is on a local disk (SQLite's
-    write-ahead log does not work over a network); several machines share a PostgreSQL database.
+    write-ahead log does not work over a network); several machines share a PostgreSQL database. Copy it while no run is
+    on, with the files ``-wal`` and ``-shm`` if a process that died has left them: they hold the last entries.
 
     The hashes show accidents and careless edits: an entry that was changed, left out, moved or put in. They do not bind
     who may write the file and sets out to deceive: a ledger whose last entries were removed, that was replaced by an
