@@ -1,6 +1,7 @@
 """The ledger's rules: what fits, what is held, what is set apart, and that a refusal changes nothing."""
 
 import copy
+import errno
 import itertools
 import json
 import os
@@ -139,6 +140,18 @@ def test_a_folder_that_may_not_be_written(tmp_path):
             Ledger.create(tmp_path / "people.ledger", epsilon=1.0, delta=DELTA)
     finally:
         tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_file_that_cannot_be_made(tmp_path, monkeypatch, code):
+    """As above, for root too: what the system would say."""
+
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("dpmcmc.privacy.storage.os.open", refuse)
+    with pytest.raises(LedgerError, match=f"cannot be made \\({os.strerror(code)}\\)"):
+        Ledger.create(tmp_path / "people.ledger", epsilon=1.0, delta=DELTA)
 
 
 def test_a_database_that_is_read_only_can_be_read_and_not_written(make, monkeypatch):
