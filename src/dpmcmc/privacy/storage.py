@@ -48,7 +48,7 @@ _REASONS = (
     (("connect", "terminating", "server closed", "resolve"), "the database cannot be reached; check the URL"),
     (("i/o error",), "the disk cannot be written; check it"),
 )
-_SQLITE = b"SQLite format 3\0"
+_SMALLEST_PAGE = 512
 
 
 class Row(NamedTuple):
@@ -119,12 +119,9 @@ class Storage:
                 f"ledger is {self.shown!r}, and there is no such file; make it with `dpmcmc ledger create` (its total "
                 "is to be decided first), or check the path"
             )
-        try:
-            with path.open("rb") as file:
-                first = file.read(len(_SQLITE))
-        except OSError:
-            raise LedgerError(f"ledger is {self.shown!r}, which cannot be read; check its permissions") from None
-        if first != _SQLITE:  # SQLite would take a short file for one that it may write
+        # SQLite takes a short file for one that it may write. Not opened to look: to close it would free the locks that
+        # another thread has on it (POSIX).
+        if os.stat(path).st_size < _SMALLEST_PAGE:
             raise LedgerError(f"ledger is {self.shown!r}, which is no ledger; check the path (or remove it, if empty)")
 
     def _create(self, first: Row) -> None:
