@@ -95,7 +95,7 @@ def verify(
         return
     spent = _of_total(status)
     typer.echo(
-        f"{status.place}: {status.num_entries} entries, each with the hash of the one before; {len(status.runs)} runs; "
+        f"{status.place}: {status.num_entries} entries, each with the hash of the one before; {len(status.runs)} run{'' if len(status.runs) == 1 else 's'}; "
         f"{spent}. Hashes, rules and sums are in order"
         + ("." if head is None else ", and the last entry that the statement knows is there.")
     )

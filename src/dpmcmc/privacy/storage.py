@@ -34,6 +34,14 @@ _TABLE = sql.Table(
     sql.Column("hash", sql.Text, nullable=False),
 )
 _DAMAGED = "it is damaged, or no ledger at all; restore it from a copy"
+# A network that says nothing any more is noticed within a minute or so; what stands in the URL goes before.
+_NETWORK = {
+    "connect_timeout": 10,
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
 # What databases say, and what that means; the first that fits.
 _REASONS = (
     (("is locked", "lock timeout"), "another process has it locked; try again later"),
@@ -88,7 +96,12 @@ class Storage:
             self.shown = sql.URL.create(**{**public._asdict(), "password": None}).render_as_string()
             try:
                 self._engine = sql.create_engine(
-                    url, pool_size=1, pool_pre_ping=True, isolation_level="READ COMMITTED", hide_parameters=True
+                    url,
+                    pool_size=1,
+                    pool_pre_ping=True,
+                    isolation_level="READ COMMITTED",
+                    hide_parameters=True,
+                    connect_args=_NETWORK if url.get_driver_name().startswith("psycopg") else {},
                 )
             except ImportError:
                 raise LedgerError(
