@@ -93,9 +93,10 @@ def verify(
     if as_json:
         print_json(status.to_dict() | {"verified": True})
         return
-    spent = _of_total(status)
+    spent, number = _of_total(status), len(status.runs)
+    runs = f"{number} run" if number == 1 else f"{number} runs"
     typer.echo(
-        f"{status.place}: {status.num_entries} entries, each with the hash of the one before; {len(status.runs)} run{'' if len(status.runs) == 1 else 's'}; "
+        f"{status.place}: {status.num_entries} entries, each with the hash of the one before; {runs}; "
         f"{spent}. Hashes, rules and sums are in order"
         + ("." if head is None else ", and the last entry that the statement knows is there.")
     )

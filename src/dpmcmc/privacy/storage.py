@@ -101,7 +101,7 @@ class Storage:
                     pool_pre_ping=True,
                     isolation_level="READ COMMITTED",
                     hide_parameters=True,
-                    connect_args=_NETWORK if url.get_driver_name().startswith("psycopg") else {},
+                    connect_args=_network_settings(url),
                 )
             except ImportError:
                 raise LedgerError(
@@ -283,3 +283,9 @@ def _rows_from(connection: sql.Connection, number: int) -> list[Row]:
     rows = sql.select(_TABLE).order_by(_TABLE.c.number)
     # All of them, whatever their numbers: damage may have changed those.
     return [Row(*row) for row in connection.execute(rows.where(_TABLE.c.number >= number) if number else rows)]
+
+
+def _network_settings(url: sql.URL) -> dict[str, int]:
+    if not url.get_driver_name().startswith("psycopg"):
+        return {}
+    return {name: value for name, value in _NETWORK.items() if name not in url.query}
