@@ -13,7 +13,11 @@ from typing import Any
 
 from mpmath import mp, mpf
 
+from dpmcmc.privacy.ledger import Batches
 from tests.privacy.reference import exact_curve
+
+BATCHES = Batches(100, 60.0, 0.001, "poisson")
+"""A small minibatch run, which any (ε, δ) of the tests pays for."""
 
 COLUMNS = "number, time, kind, payload, previous, hash"
 

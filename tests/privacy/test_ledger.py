@@ -22,7 +22,7 @@ from dpmcmc.errors import BudgetExceededError, DPMCMCError, LedgerError, NotPriv
 from dpmcmc.privacy import ledger as ledger_module
 from dpmcmc.privacy.budget import Budget
 from dpmcmc.privacy.ledger import Ledger, Marks
-from tests.privacy.ledgers import files_of, read, rows
+from tests.privacy.ledgers import BATCHES, files_of, read, rows
 
 DELTA = 1e-6
 
@@ -385,7 +385,10 @@ def test_the_reserve_for_discrete_noise_is_shared(make):
 
 def test_meters_belong_to_kinds_of_runs(make):
     ledger = make()
-    gaussian, minibatch = ledger.open_run("gaussian", 0.5, DELTA / 4), ledger.open_run("minibatch", 0.5, DELTA / 4)
+    gaussian, minibatch = (
+        ledger.open_run("gaussian", 0.5, DELTA / 4),
+        ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES),
+    )
     for account, meter in ((gaussian, "steps"), (gaussian, "check"), (minibatch, "mu"), (minibatch, "other")):
         with pytest.raises(LedgerError, match="cannot be charged by"):
             account.charge(meter, Fraction(1))
@@ -458,11 +461,11 @@ def test_other_last_digits_of_another_machine(make, monkeypatch):
 
 def test_minibatch_runs_before_gaussian_ones_in_any_order(make):
     ledger = make(3.0)
-    first = ledger.open_run("minibatch", 0.5, DELTA / 4)
+    first = ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES)
     gaussian = ledger.open_run("gaussian", 0.5, DELTA / 4)
-    second = ledger.open_run("minibatch", 0.75, DELTA / 4)
+    second = ledger.open_run("minibatch", 0.75, DELTA / 4, batches=BATCHES)
     second.charge("steps", Fraction(10))
-    first.charge("check", Fraction(1))
+    first.charge("steps", Fraction(1))
     gaussian.charge("mu", mu_of(0.5, DELTA / 4))
     status = ledger.verify()
     assert (status.apart_epsilon, status.apart_used_epsilon) == (1.25, 1.25)
@@ -470,9 +473,68 @@ def test_minibatch_runs_before_gaussian_ones_in_any_order(make):
     assert status.mu_total == float(mu_of(1.75, DELTA / 2))
 
 
+def test_a_minibatch_run_has_so_many_steps_and_no_more(make):
+    """Whoever counts them: the ledger does, for two processes may each believe that all of them are theirs."""
+    ledger = make(3.0)
+    checked = BATCHES._replace(check_epsilon=0.01, check_delta=DELTA / 100)
+    account = ledger.open_run("minibatch", 0.5, DELTA / 4, batches=checked)
+    account.charge("steps", Fraction(60))
+    for meter, spent in (("steps", Fraction(41)), ("check", 2 * mu_of(0.01, DELTA / 100))):
+        with pytest.raises(BudgetExceededError, match=meter):
+            account.charge(meter, spent)
+    account.charge("check", mu_of(0.01, DELTA / 100))
+    account.charge("steps", Fraction(40))
+    with pytest.raises(BudgetExceededError):
+        account.charge("steps", Fraction(1))
+    ledger.verify()
+
+
+def test_more_steps_than_epsilon_pays_for_are_found(make):
+    ledger = make(3.0)
+    ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES._replace(noise_ratio=1.0, sampling_prob=0.1))
+    with pytest.raises(LedgerError, match="more steps"):
+        ledger.verify()
+
+
+@pytest.mark.parametrize("batches", [None, BATCHES])
+def test_batches_are_for_minibatch_runs(make, batches):
+    with pytest.raises(QueryError, match="batches"):
+        make().open_run("gaussian" if batches else "minibatch", 0.5, DELTA / 4, batches=batches)
+
+
+def test_only_the_last_process_that_has_gone_on_with_a_run_can_charge_it(make):
+    """Of a folder that was copied, or that two machines see, one goes on: the budget is one."""
+    ledger = make()
+    first = ledger.open_run("gaussian", 1.0, DELTA)
+    first.charge("mu", Fraction(1, 1000))
+    second = ledger.account(first.run)
+    second.note_resumed()
+    with pytest.raises(LedgerError, match="another process"):
+        first.charge("mu", Fraction(1, 1000))
+    second.charge("mu", Fraction(1, 1000))
+    assert ledger.verify().mu_spent == 0.002
+
+
+def test_one_ledger_protects_one_kind_of_unit(make):
+    ledger = make()
+    ledger.open_run("gaussian", 0.5, DELTA, unit="person_id").charge("mu", Fraction(1, 1000))
+    with pytest.raises(LedgerError, match=r"rows.*'person_id'"):
+        ledger.open_run("gaussian", 0.5, DELTA, same_people=True)
+    ledger.open_run("gaussian", 0.5, DELTA, unit="person_id")
+
+
+def test_whether_data_are_known_is_not_told_to_who_asks_for_too_much(make):
+    """Else a guess of the data could be tried for nothing, and without trace."""
+    ledger = make()
+    ledger.open_run("gaussian", 0.5, DELTA, marks=lambda key: Marks(5, {"a": "b"}))
+    for mark in ("b", "c"):
+        with pytest.raises(BudgetExceededError):
+            ledger.open_run("gaussian", 50.0, DELTA, marks=lambda key, mark=mark: Marks(5, {"a": mark}))
+
+
 def test_a_minibatch_run_counts_once_and_from_its_first_charge(make):
     ledger = make(3.0)
-    account = ledger.open_run("minibatch", 0.5, DELTA / 4)
+    account = ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES)
     assert ledger.status().apart_used_epsilon == 0.0
     for _ in range(3):
         account.charge("steps", Fraction(10))
@@ -483,10 +545,10 @@ def test_a_minibatch_run_counts_once_and_from_its_first_charge(make):
 
 def test_what_a_minibatch_run_did_not_use_serves_the_next(make):
     ledger = make(3.0)
-    ledger.open_run("minibatch", 0.5, DELTA / 4).close("failed")
-    ledger.open_run("minibatch", 0.5, DELTA / 4)
+    ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES).close("failed")
+    ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES)
     assert ledger.status().apart_epsilon == 0.5
-    ledger.open_run("minibatch", 0.5, DELTA / 4)
+    ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES)
     assert ledger.status().apart_epsilon == 1.0
 
 
@@ -497,15 +559,15 @@ def test_after_a_gaussian_charge_only_what_was_reserved(make):
     gaussian.charge("mu", Fraction(1, 10**6))
     assert ledger.status().fixed
     with pytest.raises(BudgetExceededError, match="no more can be set apart"):
-        ledger.open_run("minibatch", 0.5, DELTA / 2)
+        ledger.open_run("minibatch", 0.5, DELTA / 2, batches=BATCHES)
     with pytest.raises(BudgetExceededError, match="no more can be set apart"):
-        ledger.open_run("minibatch", 0.75, DELTA / 4)
+        ledger.open_run("minibatch", 0.75, DELTA / 4, batches=BATCHES)
     with pytest.raises(BudgetExceededError, match="cannot be set apart any more"):
         ledger.reserve(0.1)
-    account = ledger.open_run("minibatch", 0.5, DELTA / 4)
+    account = ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES)
     account.charge("steps", Fraction(1))
     with pytest.raises(BudgetExceededError):
-        ledger.open_run("minibatch", 0.01, DELTA / 100)
+        ledger.open_run("minibatch", 0.01, DELTA / 100, batches=BATCHES)
 
 
 def test_the_parting_is_final_even_when_the_gaussian_run_has_ended(make):
@@ -532,7 +594,7 @@ def test_a_reserve_that_is_used_counts_at_once(make):
     assert status.reserves[0]["note"] == "a table from elsewhere"
     ledger.open_run("gaussian", 0.5, DELTA / 4).charge("mu", Fraction(1, 10**6))
     with pytest.raises(BudgetExceededError):  # no minibatch run can have it
-        ledger.open_run("minibatch", 0.5, DELTA / 4)
+        ledger.open_run("minibatch", 0.5, DELTA / 4, batches=BATCHES)
 
 
 def test_what_a_gaussian_run_holds_cannot_be_set_apart(make):
@@ -541,7 +603,7 @@ def test_what_a_gaussian_run_holds_cannot_be_set_apart(make):
     for action in (
         lambda: ledger.reserve(1.5),
         lambda: ledger.reserve(0.9, DELTA * 0.999),
-        lambda: ledger.open_run("minibatch", 1.5, DELTA / 4),
+        lambda: ledger.open_run("minibatch", 1.5, DELTA / 4, batches=BATCHES),
     ):
         with pytest.raises(BudgetExceededError, match="held by Gaussian runs"):
             action()
@@ -588,7 +650,8 @@ def _do(ledger, operation):
     kind, *arguments = operation
     if kind == "open":
         run_kind, epsilon, delta, hold = arguments
-        ledger.open_run(run_kind, float(epsilon) * ledger.epsilon, float(delta) * ledger.delta, hold=hold)
+        granted = float(epsilon) * ledger.epsilon, float(delta) * ledger.delta
+        ledger.open_run(run_kind, *granted, hold=hold, batches=BATCHES if run_kind == "minibatch" else None)
     elif kind == "charge":
         run, part, lattice = arguments
         account = ledger.account(run)

@@ -12,7 +12,7 @@ import pytest
 
 from dpmcmc.errors import DPMCMCError, LedgerError
 from dpmcmc.privacy.ledger import Ledger, Marks
-from tests.privacy.ledgers import execute, hash_of, rewrite, rows
+from tests.privacy.ledgers import BATCHES, execute, hash_of, rewrite, rows
 
 DELTA = 1e-6
 CREATE, RESERVE, OPEN, CHARGE, CLOSE = 0, 1, 2, 3, 8  # places of entries in the ledger below
@@ -28,7 +28,7 @@ def content(tmp_path_factory):
         account.charge("mu", Fraction(1, 1000), Fraction(1, 10**9), Fraction(1, 10**15), {"kind": "gradient"})
     account.note_resumed(lambda key: Marks(10, {"a": "b"}))
     account.close("complete")
-    ledger.open_run("minibatch", 0.25, DELTA / 4).charge("steps", Fraction(5))
+    ledger.open_run("minibatch", 0.25, DELTA / 4, batches=BATCHES).charge("steps", Fraction(5))
     assert [row[2] for row in rows(ledger.place)][:9] == [
         *("create", "reserve", "open", "charge", "charge", "charge", "charge", "resume", "close")
     ]

@@ -19,17 +19,18 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
 
 from dpmcmc.errors import BudgetExceededError, DPMCMCError, LedgerError, NotPrivateError, QueryError
-from dpmcmc.privacy.budget import Budget
+from dpmcmc.privacy.budget import Budget, StepBudget
 from dpmcmc.privacy.exact import check_number, exact_cost, rounded_down, rounded_up
 from dpmcmc.privacy.gaussian import check_delta
+from dpmcmc.privacy.subsampled import Scheme
 
 if TYPE_CHECKING:
     from dpmcmc.privacy.storage import Row, Storage
 
-__all__ = ["Account", "Charge", "Ledger", "LedgerStatus", "Marks", "RunStatus"]
+__all__ = ["Account", "Batches", "Charge", "Ledger", "LedgerStatus", "Marks", "RunStatus"]
 
 _FORMAT = 1
 _GENESIS = "0" * 64
@@ -46,6 +47,34 @@ class Marks(NamedTuple):
 
     num_records: int
     columns: dict[str, str]
+
+
+class Batches(NamedTuple):
+    """What a minibatch run may do: so many steps, of this noise and sampling, and a record check that is set apart.
+
+    Attributes
+    ----------
+    steps
+        Steps of all chains together.
+    noise_ratio, sampling_prob, scheme
+        As for `subsampled_steps`.
+    check_epsilon, check_delta
+        What of the run's ε and δ pays for its record check, a Gaussian query; the steps have the rest.
+    """
+
+    steps: int
+    noise_ratio: float
+    sampling_prob: float
+    scheme: str
+    check_epsilon: float = 0.0
+    check_delta: float = 0.0
+
+    @property
+    def check_limit(self) -> Fraction:
+        """Gaussian cost that the record check may have."""
+        if self.check_epsilon <= 0.0 or self.check_delta <= 0.0:
+            return Fraction(0)
+        return Fraction(_gaussian_total(self.check_epsilon, self.check_delta)[0])
 
 
 class Charge(NamedTuple):
@@ -82,7 +111,13 @@ class RunStatus:
     epsilon, delta
         What it was granted.
     limit
-        Gaussian cost that this pays for.
+        What this pays for: Gaussian cost, or of a minibatch run steps.
+    batches
+        Of a minibatch run, what its steps and its record check follow from.
+    unit
+        Whom it protects: the name of the column that tells persons apart, or "row".
+    part
+        How often it was resumed: only the last process that did so can charge it.
     hold
         Whether that is kept for it.
     sampler, model
@@ -110,6 +145,9 @@ class RunStatus:
     limit: Fraction
     hold: bool
     same_people: bool
+    batches: Batches | None = None
+    unit: str = "row"
+    part: int = 0
     token: str = field(default="", repr=False)
     ended: str | None = None
     how: str = ""
@@ -147,6 +185,8 @@ class RunStatus:
             "mu_spent": rounded_up(self.spent),
             "mu_held": rounded_up(self.held),
             "num_charges": self.num_charges,
+            "num_resumes": self.part,
+            "unit": self.unit,
             "same_people": self.same_people,
         }
 
@@ -413,6 +453,8 @@ class Ledger:
         delta: float,
         *,
         hold: bool = True,
+        batches: Batches | None = None,
+        unit: str = "row",
         sampler: str = "",
         model: str = "",
         marks: Callable[[bytes], Marks] | None = None,
@@ -430,6 +472,11 @@ class Ledger:
         hold
             Whether all of that is kept for the run until it ends, so that no other can take it on the way; if not, each
             charge takes what is left then.
+        batches
+            Of a minibatch run, what it may do; required there.
+        unit
+            Whom the run protects: the column that tells persons apart, or "row". The same for all runs of a ledger: a
+            total over several would be a promise to nobody.
         sampler, model
             What they are called.
         marks
@@ -447,7 +494,9 @@ class Ledger:
             The data were not seen before, and nobody said that they are the same people's.
         """
         epsilon, delta = check_number("epsilon", epsilon, above=0.0), check_delta(delta)
-        limit = Fraction(0)
+        if (batches is None) != (kind != "minibatch"):
+            raise QueryError(f"kind = {kind!r}, batches = {batches!r}; minibatch runs, and no others, have batches")
+        limit = Fraction(0 if batches is None else batches.steps)
         if kind == "gaussian":
             limit = Fraction(_gaussian_total(epsilon, delta)[0])
             if limit <= 0:
@@ -462,6 +511,8 @@ class Ledger:
                 "delta": delta,
                 "limit": str(limit),
                 "hold": bool(hold),
+                "batches": None if batches is None else list(batches),
+                "unit": unit[:200],
                 "sampler": sampler[:200],
                 "model": model[:200],
                 "records": None if found is None else found.num_records,
@@ -523,6 +574,7 @@ class Account:
 
     def __init__(self, ledger: Ledger, run: int) -> None:
         self.ledger, self.run = ledger, run
+        self._part = self.status.part
 
     @property
     def status(self) -> RunStatus:
@@ -564,6 +616,7 @@ class Account:
 
         payload = {
             "run": self.run,
+            "part": self._part,
             "meter": meter,
             "spent": str(exact_cost("spent", spent)),
             "lattice_epsilon": str(exact_cost("lattice_epsilon", lattice_epsilon)),
@@ -573,7 +626,11 @@ class Account:
         return self.ledger._append("charge", payload, patience=PATIENCE_ON_THE_WAY).number
 
     def note_resumed(self, marks: Callable[[bytes], Marks] | None = None) -> None:
-        """Write down that the run goes on; its data must be those that the ledger knows."""
+        """Write down that the run goes on here; its data must be those that the ledger knows.
+
+        From then on no other process can charge the run: of a folder that was copied, or that two machines see, the
+        last to go on does.
+        """
         found = None if marks is None else marks(self.ledger.key)
         payload = {
             "run": self.run,
@@ -581,6 +638,7 @@ class Account:
             "columns": {} if found is None else found.columns,
         }
         self.ledger._append("resume", payload)
+        self._part = self.status.part
 
     def close(self, how: str) -> None:
         """End the run."""
@@ -780,11 +838,20 @@ class _State:
             begun=time,
             limit=_cost(payload, "limit"),
             hold=_get(payload, "hold", bool),
+            batches=_batches(payload),
+            unit=_get(payload, "unit", str),
             same_people=_get(payload, "same_people", bool),
             token=_get(payload, "token", str),
         )
-        recognise = self._recognised(payload, run.same_people)
+        for other in self.runs.values():
+            if (other.open or other.charges) and other.unit != run.unit:
+                raise LedgerError(
+                    f"this run protects {_whom(run.unit)}, and run {other.run} {_whom(other.unit)}; such promises do "
+                    "not add up: use the same unit in the schema, or a ledger of its own"
+                )
         take: Callable[[], None] = _nothing
+        if (run.batches is None) != (run.kind != "minibatch") or (run.batches and run.limit != run.batches.steps):
+            raise LedgerError(f"run {run.run} is {run.kind}, and what it may do does not fit that")
         if run.kind == "gaussian":
             if run.limit > Fraction(_gaussian_total(epsilon, delta)[0]) * self._leeway:
                 raise LedgerError(f"run {run.run} may spend more than its ε and δ pay for")
@@ -794,6 +861,8 @@ class _State:
             take = self._taken_apart(run)
         else:
             raise LedgerError(f"run {run.run} is of kind {run.kind!r}, which is none")
+        # After the budget: a guess of somebody's data is not told from the data by asking for too much.
+        recognise = self._recognised(payload, run.same_people)
 
         def do() -> None:
             take()
@@ -871,8 +940,18 @@ class _State:
         )
         if (charge.meter == "mu") != (run.kind == "gaussian") or charge.meter not in ("mu", "steps", "check"):
             raise LedgerError(f"run {run.run} is {run.kind} and cannot be charged by {charge.meter!r}")
-        if run.kind == "minibatch":
+        if _get(payload, "part", int) != run.part:
+            raise LedgerError(f"another process has gone on with run {run.run}; this one can charge it no more")
+        if run.batches is not None:
             first = not run.charges
+            limit = run.limit if charge.meter == "steps" else run.batches.check_limit * self._leeway
+            before = sum((one.spent for one in run.charges if one.meter == charge.meter), Fraction(0))
+            if before + charge.spent > limit:
+                raise BudgetExceededError(
+                    f"{charge.meter} = {float(charge.spent):.4g} was asked, and run {run.run} has "
+                    f"{rounded_down(max(Fraction(0), limit - before)):.4g} left of what ε = {run.epsilon:g}, "
+                    f"δ = {run.delta:g} pays for; stop here"
+                )
 
             def set_apart() -> None:
                 run.charges.append(charge)
@@ -910,8 +989,13 @@ class _State:
         return do
 
     def _resume(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
-        self._open_run(payload)
-        return self._recognised(payload, False)
+        run, recognise = self._open_run(payload), self._recognised(payload, False)
+
+        def do() -> None:
+            recognise()
+            run.part += 1
+
+        return do
 
     def _close(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
         run, how = self._open_run(payload), _get(payload, "how", str)
@@ -969,6 +1053,10 @@ class _State:
                 raise LedgerError(
                     f"run {run.run} was charged more than ε = {run.epsilon:g}, δ = {run.delta:g} pays for"
                 )
+            if run.batches is not None and run.limit > _steps_paid(run.epsilon, run.delta, run.batches):
+                raise LedgerError(
+                    f"run {run.run} may do more steps than ε = {run.epsilon:g}, δ = {run.delta:g} pays for"
+                )
 
     def status(self, place: str) -> LedgerStatus:
         """Return all of it, for people."""
@@ -993,6 +1081,41 @@ class _State:
             runs=tuple(replace(run, charges=list(run.charges)) for run in self.runs.values()),
             reserves=tuple(dict(noted) for noted in self.reserves),
         )
+
+
+@lru_cache(256)
+def _steps_paid(epsilon: float, delta: float, batches: Batches) -> float:
+    """Return how many steps ε and δ pay for, less what the record check takes; a billionth more of ε, for rounding."""
+    left = (
+        rounded_down(Fraction(epsilon) * _LEEWAY - Fraction(batches.check_epsilon)),
+        rounded_down(Fraction(delta) - Fraction(batches.check_delta)),
+    )
+    if min(left) <= 0.0:
+        return 0.0
+    budget = StepBudget(
+        *left,
+        noise_ratio=batches.noise_ratio,
+        sampling_prob=batches.sampling_prob,
+        scheme=batches.scheme,  # type: ignore[arg-type]
+    )
+    budget.reserve_lattice()
+    return budget.total
+
+
+def _whom(unit: str) -> str:
+    return "rows" if unit == "row" else f"all rows of one {unit!r}"
+
+
+def _batches(payload: dict[str, Any]) -> Batches | None:
+    if _get(payload, "batches", list, type(None)) is None:
+        return None
+    steps, noise_ratio, sampling_prob, scheme, check_epsilon, check_delta = payload["batches"]
+    numbers = (noise_ratio, sampling_prob, check_epsilon, check_delta)
+    if type(steps) is not int or any(type(one) is not float for one in numbers) or scheme not in get_args(Scheme):
+        raise LedgerError("what its batches are cannot be read")
+    if not (steps >= 1 and 0.0 < sampling_prob <= 1.0 and noise_ratio > 0.0 and min(check_epsilon, check_delta) >= 0.0):
+        raise LedgerError("what its batches are cannot be")
+    return Batches(steps, noise_ratio, sampling_prob, scheme, check_epsilon, check_delta)
 
 
 def _get(payload: dict[str, Any], name: str, *types: type) -> Any:
