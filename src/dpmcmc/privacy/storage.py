@@ -33,7 +33,9 @@ _TABLE = sql.Table(
     sql.Column("previous", sql.Text, nullable=False),
     sql.Column("hash", sql.Text, nullable=False),
 )
-_DAMAGED = "it is damaged, or no ledger at all; restore it from a copy"
+_DAMAGED = (
+    "it is damaged, or no ledger at all; restore a copy that has all entries (what a copy lacks is spent all the same)"
+)
 # A network that says nothing any more is noticed within a minute or so; what stands in the URL goes before.
 _NETWORK = {
     "connect_timeout": 10,
@@ -175,7 +177,9 @@ class Storage:
             return
         with self._told("read"), self._engine.connect() as connection:
             if connection.exec_driver_sql("PRAGMA integrity_check").scalar() != "ok":
-                raise LedgerError(f"the ledger {self.shown!r} is damaged; restore it from a copy")
+                raise LedgerError(
+                    f"the ledger {self.shown!r} is damaged; restore a copy that has all entries (what a copy lacks is spent all the same)"
+                )
 
     def rows_from(self, number: int) -> list[Row]:
         """Return the entry of this number and all later ones, in order; with 0, all that there are."""
