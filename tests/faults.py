@@ -1,6 +1,6 @@
 """Things that go wrong, for tests; and a ledger added up by other means than the package's own.
 
-`python -m tests.faults people.ledger` prints the sums: SQLite, fractions and the normal distribution, nothing of dpmcmc.
+`python -m tests.faults people.ledger` prints the sums: SQLite, fractions and the normal distribution, no dpmcmc.
 """
 
 import collections

@@ -228,7 +228,8 @@ class Books:
             )
             raise CheckpointError(
                 f"the run in {self.checkpoint.shown!r} was begun with another model, other data or another version of "
-                f"JAX ({different}{shown}); go on with what it was begun with, or begin another run. Nothing was charged"
+                f"JAX ({different}{shown}); go on with what it was begun with, or begin another run; nothing was "
+                "charged"
             )
         self.checkpoint.append("resume", {"number": len(self.checkpoint.of_kind("resume")) + 1}, {})
         words = np.asarray(self.checkpoint.facts["key"], np.uint32)

@@ -129,7 +129,9 @@ class RunFolder:
             checkpoint = Checkpoint(self.path, self.shown)  # from here on nobody else can have it
             ours = not checkpoint.parts
             if not ours:
-                raise OutputError(f"another run has begun in {self.shown!r}; nothing was computed, choose another folder")
+                raise OutputError(
+                    f"another run has begun in {self.shown!r}; nothing was computed, choose another folder"
+                )
             _remove_database(self.path / CHARGES)  # of a run that was killed before it had begun
             checkpoint.append(_FACTS, {**facts, "command": self.command}, arrays)
             self._set_earlier_aside()
@@ -305,7 +307,6 @@ class Checkpoint:
         self.close()
         _remove_database(self._file)  # first: without its charges it would be worth nothing
         _remove_database(self.folder / CHARGES)
-
 
 
 def tidy(folder: Path) -> None:

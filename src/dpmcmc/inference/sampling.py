@@ -260,7 +260,7 @@ def _standing(books: Books, posterior: Posterior) -> dict[str, Any] | None:
     except LedgerError as error:
         text = f"{NOT_WRITTEN} {error}"
     if not books.can_resume:
-        text += "; its draws are paid for, and attached to this error as `posterior` (whose statement has no ledger yet)"
+        text += "; its draws are paid for, and attached to this error as `posterior` (its statement lacks the ledger)"
     raise RunError(text, posterior=posterior)
 
 
