@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import dpmcmc
 from dpmcmc.errors import CheckpointError
 from dpmcmc.inference import checkpoint as module
 from dpmcmc.inference.checkpoint import CHARGES, CHECKPOINT, Checkpoint, RunFolder, tidy
@@ -148,6 +149,19 @@ class TestRunFolder:
         checkpoint = begun(tmp_path / "run")
         assert checkpoint.facts["what"] == "a run"
         assert not (tmp_path / "run" / CHARGES).exists()
+
+    def test_a_ledger_of_somebody_else_is_never_removed(self, tmp_path):
+        """Whatever it is called: with it would go what was spent."""
+        (tmp_path / "run").mkdir()
+        dpmcmc.Ledger.create(tmp_path / "run" / CHARGES, epsilon=1.0, delta=1e-6)
+        for overwrite in (False, True):
+            with pytest.raises(OutputError, match=r"is not empty|not of an earlier run"):
+                RunFolder(tmp_path / "run", overwrite=overwrite)
+        (tmp_path / "run" / CHECKPOINT).write_bytes(b"")
+        with pytest.raises(OutputError, match="is not empty"):
+            RunFolder(tmp_path / "run")
+        tidy(tmp_path / "run")
+        assert dpmcmc.Ledger(tmp_path / "run" / CHARGES).epsilon == 1.0
 
     def test_a_run_that_goes_on_is_never_replaced(self, tmp_path):
         begun(tmp_path / "run").close()

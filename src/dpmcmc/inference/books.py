@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpmcmc.curator import Curator
 from dpmcmc.data import Source, marks_of
 from dpmcmc.errors import CheckpointError, DPMCMCError, LedgerError, QueryError
-from dpmcmc.inference.checkpoint import CHARGES, Checkpoint, RunFolder, is_complete, tidy
+from dpmcmc.inference.checkpoint import CHARGES, OWN_CHARGES, Checkpoint, RunFolder, is_complete, tidy
 from dpmcmc.inference.endings import ALL_SPENT, NOT_WRITTEN, NOTHING_SPENT
 from dpmcmc.inference.journal import Journal
 from dpmcmc.inference.planning import Funds
@@ -78,6 +78,7 @@ class Books:
         self.resumed = checkpoint is not None
         self.account: Account | None = None
         self._main: Budget | StepBudget | None = None
+        self.over = False  # whether nothing is left that could pay for a result
         if (ledger is not None or folder is not None or self.resumed) and jax.process_count() > 1:
             raise QueryError(
                 f"ledger and checkpoint do not go with {jax.process_count()} processes yet; run one process, or leave "
@@ -163,7 +164,7 @@ class Books:
                     raise
                 place.unlink()  # killed while it was made, before anything was charged
         epsilon, delta = self.settings.granted
-        return Ledger.create(place, epsilon=epsilon, delta=delta)
+        return Ledger.create(place, epsilon=epsilon, delta=delta, name=OWN_CHARGES)
 
     def _account(self, ledger: Ledger, curator: Curator, source: Source, funds: Funds, token: str) -> Account:
         def marks(key: bytes) -> Marks:
@@ -327,6 +328,9 @@ class Books:
         One that was charged and has a checkpoint stays open, to go on later; one that was not leaves no trace.
         """
         if self.checkpoint is not None and (self.charged or self.resumed):
+            if self.over and self.account is not None:
+                with contextlib.suppress(DPMCMCError):
+                    self.account.close(how)
             self.checkpoint.close()
             return
         nothing_is_done = self.checkpoint is None or not self.checkpoint.of_kind("answer", "start", "block", "check")
@@ -343,7 +347,7 @@ class Books:
 
     def how_to_go_on(self) -> str:
         """Say how, to be put behind a sentence on what happened; nothing if it cannot go on."""
-        if self.checkpoint is None or not (self.charged or self.checkpoint.of_kind("block", "start")):
+        if self.over or self.checkpoint is None or not (self.charged or self.checkpoint.of_kind("block", "start")):
             return ""
         return f"; go on with `dpmcmc resume {self.checkpoint.shown}` (in Python dpmcmc.resume): what is done is kept"
 

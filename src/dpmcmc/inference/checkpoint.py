@@ -27,6 +27,8 @@ from dpmcmc.output import OutputError
 from dpmcmc.results.folder import POSTERIOR, RUN_FILES
 
 CHECKPOINT, CHARGES = "checkpoint.db", "charges.ledger"
+OWN_CHARGES = "the charges of one run, dpmcmc's own"
+"""The name of the ledger that a run without one has in its folder: any other is somebody's, and not removed."""
 _REPLACED, _TEST = ".replaced", ".dpmcmc-test-"
 _FACTS = "facts"
 _GENESIS = "0" * 64
@@ -92,7 +94,7 @@ class RunFolder:
                 f"the folder {self.shown!r} holds a run that is not complete; go on with it by `dpmcmc resume "
                 f"{self.shown}` (in Python dpmcmc.resume), or choose another folder; nothing was computed"
             )
-        others = [name for name in names if not _is_left_over(name)]
+        others = [name for name in names if not _is_left_over(self.path / name)]
         if others and not self.overwrite:
             raise OutputError(
                 f"the folder {self.shown!r} is not empty; nothing was computed, choose another, or let an earlier run "
@@ -132,7 +134,7 @@ class RunFolder:
                 raise OutputError(
                     f"another run has begun in {self.shown!r}; nothing was computed, choose another folder"
                 )
-            _remove_database(self.path / CHARGES)  # of a run that was killed before it had begun
+            _remove_charges(self.path)  # of a run that was killed before it had begun
             checkpoint.append(_FACTS, {**facts, "command": self.command}, arrays)
             self._set_earlier_aside()
         except BaseException as error:
@@ -306,13 +308,13 @@ class Checkpoint:
         """Remove the checkpoint (not the results), once it is not needed any more."""
         self.close()
         _remove_database(self._file)  # first: without its charges it would be worth nothing
-        _remove_database(self.folder / CHARGES)
+        _remove_charges(self.folder)
 
 
 def tidy(folder: Path) -> None:
     """Remove from the folder of a complete run what is not of it: an earlier run, charges, what a kill has left."""
     shutil.rmtree(folder / _REPLACED, ignore_errors=True)
-    _remove_database(folder / CHARGES)
+    _remove_charges(folder)
     for path in folder.iterdir():
         if _is_temporary(path.name):
             path.unlink(missing_ok=True)
@@ -328,7 +330,7 @@ def has_begun(folder: Path) -> bool:
     """Whether the checkpoint in a folder holds anything (or cannot be read, which is no reason to replace it)."""
     try:
         with contextlib.closing(
-            sqlite3.connect(f"file:{folder / CHECKPOINT}?mode=ro", uri=True, timeout=0.5)
+            sqlite3.connect(f"{(folder / CHECKPOINT).as_uri()}?mode=ro", uri=True, timeout=0.5)
         ) as connection:
             (number,) = connection.execute("SELECT COUNT(*) FROM parts").fetchone()
             return bool(number)
@@ -338,9 +340,28 @@ def has_begun(folder: Path) -> bool:
         return True
 
 
-def _is_left_over(name: str) -> bool:
+def _is_left_over(path: Path) -> bool:
     """Whether a file is of a run that was killed before it had begun."""
-    return name.startswith((CHECKPOINT, CHARGES)) or _is_temporary(name)
+    if path.name.startswith(CHARGES):
+        return _are_own_charges(path.with_name(CHARGES))
+    return path.name.startswith(CHECKPOINT) or _is_temporary(path.name)
+
+
+def _are_own_charges(path: Path) -> bool:
+    """Whether a ledger was made by a run for itself, and is nobody else's."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=0.5)) as connection:
+            (payload,) = connection.execute("SELECT payload FROM dpmcmc_ledger WHERE number = 1").fetchone() or ("{}",)
+            return bool(json.loads(payload).get("name", OWN_CHARGES) == OWN_CHARGES)
+    except sqlite3.OperationalError as error:
+        return "no such table" in str(error)  # making it was interrupted
+    except (sqlite3.Error, ValueError, AttributeError):
+        return False
+
+
+def _remove_charges(folder: Path) -> None:
+    if _are_own_charges(folder / CHARGES):
+        _remove_database(folder / CHARGES)
 
 
 def _is_temporary(name: str) -> bool:
