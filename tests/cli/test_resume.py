@@ -182,6 +182,20 @@ def test_kill_at_fifty_random_moments(tmp_path):
     assert resumed
 
 
+def test_twin_charges_that_were_forgotten_would_be_noticed(folder):
+    """By the sums, and, where an entry is just left out, by the chain of hashes."""
+    run(*sampling(folder))
+    ledger = folder / "people.ledger"
+    assert_complete(folder / "run", ledger)
+    with contextlib.closing(sqlite3.connect(ledger)) as connection, connection:
+        (number,) = connection.execute("SELECT MAX(number) FROM dpmcmc_ledger WHERE kind = 'charge'").fetchone()
+        connection.execute("DELETE FROM dpmcmc_ledger WHERE number = ?", (number,))
+    with pytest.raises(AssertionError):
+        faults.audit(ledger)
+    found, whole = json.loads((folder / "run" / "privacy.json").read_text()), faults.delta_of
+    assert whole(found["mu"], EPSILON) <= DELTA < whole(found["mu"] * 1.2, EPSILON)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_a_run_that_goes_on(number, folder):
     ledger = folder / "people.ledger"

@@ -14,6 +14,7 @@ import pytest
 
 import dpmcmc
 from dpmcmc.curator import Curator, ExactNoise, SeededNoiseNotPrivate
+from dpmcmc.data import Units
 from dpmcmc.errors import (
     CheckpointError,
     DPMCMCWarning,
@@ -22,9 +23,10 @@ from dpmcmc.errors import (
 )
 from dpmcmc.inference import chains
 from dpmcmc.inference.checkpoint import CHARGES, CHECKPOINT, Checkpoint
+from dpmcmc.models import UnitModel
 from tests import faults
 from tests.cli import people
-from tests.inference import test_auto, test_sampling, test_stepwise
+from tests.inference import test_auto, test_sampling, test_stepwise, test_units
 from tests.inference.test_sampling import DATA, DELTA, MODEL, START
 from tests.streams import stream_of
 
@@ -156,7 +158,13 @@ def check_books(case, place, posterior, asked, crashes):
         assert faults.delta_of(run.spent, statement.epsilon) <= statement.delta
 
 
-@pytest.mark.parametrize("name", [*BLOCKS, *ASKING])
+VARIANTS = ("hmc-position", "hmc-momentum", "penalty-guided", "sgld-poisson", "laplace started")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in (*BLOCKS, *ASKING)],
+)
 def test_a_run_that_crashes_again_and_again(name, tmp_path, monkeypatch):
     check_crashes({**BLOCKS, **ASKING}[name], True, tmp_path, monkeypatch, OFTEN)
 
@@ -592,6 +600,17 @@ def test_a_stream_goes_on(tmp_path, monkeypatch):
     posterior.privacy.check()
 
 
+def test_units_of_several_rows_go_on(tmp_path, monkeypatch):
+    ids = np.repeat(np.arange(250), 2)
+    model, data = UnitModel(test_units.OWN, 2), Units.of(ids, 2).stack({"x": DATA[:, 0]})
+    case = Case(model, data, sampler=test_units.SAMPLERS["DPPenalty"], num_steps=20)
+    crashes = faults.Crashes(monkeypatch)
+    posterior = crashes.survived(lambda: case.begin(tmp_path / "run"), lambda: case.go_on(tmp_path / "run"), (3, 4, 5))
+    assert_complete(tmp_path / "run", posterior)
+    posterior.privacy.check()
+    assert posterior.privacy.num_records == 250
+
+
 # ------------------------------------------------------------------ what a checkpoint holds
 
 
@@ -632,6 +651,38 @@ def test_no_record_and_no_noise_is_in_the_folder(name, tmp_path, monkeypatch):
     large = [value for value in noise if abs(value) > 1 << 24]
     assert len(large) >= 5
     assert not [value for value in large if str(value).encode() in content or np.int64(value).tobytes() in content]
+
+
+def shapes_in(folder):
+    """All of a checkpoint but the numbers that were released, and what is random anyway."""
+    checkpoint = Checkpoint(folder)
+    checkpoint.close()
+    headers = [
+        {name: part.header[name] for name in part.header if name not in ("token", "key", *RELEASED)}
+        for part in checkpoint.parts
+    ]
+    arrays = [{name: (array.shape, array.dtype) for name, array in part.arrays.items()} for part in checkpoint.parts]
+    return [part.kind for part in checkpoint.parts], headers, arrays, (folder / CHECKPOINT).stat().st_size
+
+
+RELEASED = ("estimate", "noise_sd")
+
+
+@pytest.mark.parametrize("name", ["seeded penalty", "seeded laplace"])
+@pytest.mark.parametrize("record", [[np.nan, 1.0], [1e300, -1e300], [0.0, 0.0]], ids=["missing", "huge", "zero"])
+def test_a_neighbour_changes_nothing_but_releases(name, record, tmp_path, monkeypatch):
+    """Kinds, headers, shapes and the size of the file are the same, whatever one record is."""
+    case, found = NOT_PRIVATE[name], []
+    crashes = faults.Crashes(monkeypatch)
+    for number in range(2):
+        data = case.data.copy()
+        if number:
+            data[17] = record
+        folder = tmp_path / str(number)
+        options = case.options | {"check_records": False}
+        assert crashes.at(9, False, lambda: Case(case.model, data, **options).begin(folder)) is None  # noqa: B023
+        found.append(shapes_in(folder))
+    assert found[0] == found[1]
 
 
 def test_twin_a_record_would_be_found(tmp_path, monkeypatch):
