@@ -127,7 +127,8 @@ class RunFolder:
                 folder.mkdir()
                 self._made.append(folder)
             self._check_contents(sorted(path.name for path in self.path.iterdir()))  # somebody may have been faster
-            os.close(os.open(self.path / CHECKPOINT, os.O_CREAT | os.O_WRONLY, 0o600))
+            with contextlib.suppress(FileExistsError):  # (not opened beside SQLite: closing it would lose its locks)
+                os.close(os.open(self.path / CHECKPOINT, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             checkpoint = Checkpoint(self.path, self.shown)  # from here on nobody else can have it
             ours = not checkpoint.parts
             if not ours:
