@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.exact import LIMIT, distance, moments
 
@@ -28,6 +29,7 @@ def exact_logistic(X, y, guess):
     return moments(log_density, guess)
 
 
+@pytest.mark.slow
 def test_the_cluster_example_comes_near_the_exact_posterior():
     """Three means and three sds; false failures: 1e-5, see `LIMIT`. Seeded, as the data are."""
     example = load_example("cluster")

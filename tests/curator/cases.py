@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from numpyro import distributions as dist
 
@@ -72,6 +73,16 @@ CASES = [
     Case("student", STUDENT, 2),
 ]
 REGRESSIONS = [case for case in CASES if isinstance(case.model, models.RegressionModel)]
+# Variants of families that stand beside these: the longest tests leave them to `make test-all`.
+VARIANTS = ("linear", "logistic-no-intercept", "poisson-groups")
+
+
+def variants_slow(cases):
+    """Parameters for a long test, by name; those of variants are slow ones."""
+    marks = {name: [pytest.mark.slow] for name in VARIANTS}
+    return {"argvalues": [pytest.param(case, marks=marks.get(case.name, []), id=case.name) for case in cases]}
+
+
 by_name = {"argvalues": CASES, "ids": [case.name for case in CASES]}
 regressions_by_name = {"argvalues": REGRESSIONS, "ids": [case.name for case in REGRESSIONS]}
 

@@ -47,6 +47,7 @@ from tests.curator.cases import (
     plain_scores,
     replace_records,
     skewed,
+    variants_slow,
 )
 from tests.curator.test_coordinates import Seen, clip, rounding
 from tests.curator.test_sensitivity import QUERIES, _moments_around, all_of, allowed, squared_distance
@@ -58,7 +59,7 @@ ROW_CASES = [
     for case in CASES
     if case.name in ("linear", "logistic", "poisson-groups", "negative-binomial", "gaussian", "student")
 ]
-by_row_case = {"argvalues": ROW_CASES, "ids": [case.name for case in ROW_CASES]}
+by_row_case = variants_slow(ROW_CASES)
 # Where it is about the road and not about the family: closed form with and without an extra parameter, and traced.
 SOME = [case for case in ROW_CASES if case.name in ("logistic", "negative-binomial", "student")]
 some_by_name = {"argvalues": SOME, "ids": [case.name for case in SOME]}

@@ -260,6 +260,7 @@ def test_full_disk_is_a_plain_error(sample_stub, tmp_path, monkeypatch):
         demo.write(outcome, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_real_run_from_end_to_end(tmp_path):
     arguments = ["demo", "banana", "--num-records", "2000", "--epsilon", "8", "--json", "--out", str(tmp_path)]
     result = CliRunner().invoke(cli.app, arguments)

@@ -225,6 +225,7 @@ def test_what_is_run(asked, tmp_path):
     run("auto", "--out", tmp_path, "--cases", "rnig", code=2)
 
 
+@pytest.mark.slow
 def test_a_study_from_beginning_to_page(tmp_path, monkeypatch):
     """Two cases in two workers, files, resumption, and the page."""
     monkeypatch.setattr(auto, "finish_cell", stand_in.finish_auto_cell)

@@ -323,6 +323,7 @@ def test_refusals(arguments, words, asked, tmp_path):
     assert asked == []
 
 
+@pytest.mark.slow
 def test_a_study_from_beginning_to_page(tmp_path, monkeypatch):
     """Two cases in two workers, files, resumption, and the page."""
     monkeypatch.setattr(laplace, "finish_cell", stand_in.finish_cell)

@@ -89,6 +89,7 @@ def test_the_reference_prior_is_the_models_own_but_for_the_groups():
         assert found.gradient(theta)[coordinate] == pytest.approx(slope, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", [0.0, 0.7])
 def test_groups_that_do_not_differ_are_no_harm(effect):
     """Noise has 0.1 to 0.2 sds here, and the slope's posterior an sd of 0.07: 0.6 is more than 6 of both."""

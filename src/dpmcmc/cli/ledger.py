@@ -93,10 +93,12 @@ def verify(
     if as_json:
         print_json(status.to_dict() | {"verified": True})
         return
-    spent = _of_total(status)
+    spent, number = _of_total(status), len(status.runs)
+    runs = f"{number} run" if number == 1 else f"{number} runs"
     typer.echo(
-        f"{status.place}: {status.num_entries} entries, each with the hash of the one before; {len(status.runs)} runs; "
-        f"{spent}. Nothing was edited" + ("." if head is None else ", nor cut off since that statement.")
+        f"{status.place}: {status.num_entries} entries, each with the hash of the one before; {runs}; "
+        f"{spent}. Hashes, rules and sums are in order"
+        + ("." if head is None else ", and the last entry that the statement knows is there.")
     )
 
 
@@ -176,12 +178,22 @@ def _show(console: Console, status: "LedgerStatus", buys: dict[str, Any]) -> Non
     console.print(Text(f"Ledger {status.name or status.place}", "bold"))
     console.print(facts)
     if status.runs:
-        runs = _table("run", "sampler", "model", "ε", "δ", "μ charged", "charges", "begun (UTC)", "how it stands")
+        runs = _table("run", "what", "ε, δ", "charged", "begun (UTC)", "how it stands")
         for run in status.runs:
             how = run.how if not run.open else f"may go on; holds μ = {float(run.held):.3g}"
-            charged = f"{float(run.spent):.4g}" if run.kind == "gaussian" else "set apart"
-            cells = (str(run.run), run.sampler, run.model, f"{run.epsilon:g}", f"{run.delta:g}", charged)
-            runs.add_row(*map(Text, (*cells, str(run.num_charges), run.begun[:16].replace("T", " "), how)))
+            charged = (
+                f"μ = {float(run.spent):.4g}" if run.kind == "gaussian" else "set apart" if run.charges else "nothing"
+            )
+            what = ", ".join(filter(None, (run.sampler, run.model))) + (" (same people)" if run.same_people else "")
+            cells = (
+                str(run.run),
+                what,
+                f"{run.epsilon:g}, {run.delta:g}",
+                charged,
+                run.begun[:16].replace("T", " "),
+                how,
+            )
+            runs.add_row(*map(Text, cells))
         console.print(runs)
     console.print(Text("What is left would buy", "bold"))
     each = buys["epsilon_of_equal_runs"]

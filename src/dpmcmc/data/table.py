@@ -208,7 +208,7 @@ class Table:
         """Return keyed fingerprints of the columns, as they are in the source, by those of their names.
 
         Whatever the schema makes of entries, and wherever the table comes from (a number is the same in CSV, Parquet
-        and pandas), the marks are the same; another order of rows is another table. They reveal nothing without the key.
+        and pandas), the marks are the same; another order of rows is another table. They reveal nothing without key.
         """
         if self._marks is not None:
             return keyed_marks(key, self._marks)

@@ -276,7 +276,9 @@ class _Filter:
         self._lattice_delta_spent += costs[2]
         self._history.append(Spending(dict(what or {}), self._spent))
 
-    def _checked_costs(self, cost: Exact, lattice_epsilon: Exact, lattice_delta: Exact) -> tuple[Fraction, ...]:
+    def _checked_costs(
+        self, cost: Exact, lattice_epsilon: Exact, lattice_delta: Exact
+    ) -> tuple[Fraction, Fraction, Fraction]:
         return (
             exact_cost(self._currency, cost),
             exact_cost("lattice_epsilon", lattice_epsilon),

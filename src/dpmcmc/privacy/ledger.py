@@ -11,17 +11,19 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from dpmcmc.errors import BudgetExceededError, DPMCMCError, LedgerError, NotPrivateError, QueryError
 from dpmcmc.privacy.budget import Budget
-from dpmcmc.privacy.exact import check_number, rounded_down, rounded_up
+from dpmcmc.privacy.exact import check_number, exact_cost, rounded_down, rounded_up
 from dpmcmc.privacy.gaussian import check_delta
 
 if TYPE_CHECKING:
@@ -31,8 +33,10 @@ __all__ = ["Account", "Charge", "Ledger", "LedgerStatus", "Marks", "RunStatus"]
 
 _FORMAT = 1
 _GENESIS = "0" * 64
-# What a total may differ by when it is computed again, on another machine.
-_ROUNDING = 1e-9
+# By how much a total may differ where it is computed on another machine: allowed to what is read, not to what is new.
+_LEEWAY = Fraction(1.0 + 1e-9)
+# A cost in an entry: no exponents, which could stand for more digits than there is memory.
+_COST = re.compile(r"[0-9]+(/[0-9]+)?", re.ASCII)
 Kind = Literal["gaussian", "minibatch"]
 Meter = Literal["mu", "steps", "check"]
 
@@ -77,6 +81,10 @@ class RunStatus:
         "gaussian": each of its charges counts as it is. "minibatch": all of its (ε, δ) counts from its first charge on.
     epsilon, delta
         What it was granted.
+    limit
+        Gaussian cost that this pays for.
+    hold
+        Whether that is kept for it.
     sampler, model
         What they are called.
     begun, ended
@@ -99,7 +107,8 @@ class RunStatus:
     model: str
     num_records: int
     begun: str
-    hold: Fraction
+    limit: Fraction
+    hold: bool
     same_people: bool
     token: str = field(default="", repr=False)
     ended: str | None = None
@@ -120,7 +129,7 @@ class RunStatus:
     @property
     def held(self) -> Fraction:
         """What is still kept for it."""
-        return max(Fraction(0), self.hold - self.spent) if self.open and self.kind == "gaussian" else Fraction(0)
+        return self.limit - self.spent if self.open and self.hold and self.kind == "gaussian" else Fraction(0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
@@ -185,7 +194,8 @@ class LedgerStatus:
     @property
     def mu_left(self) -> float:
         """Gaussian cost that nobody has spent or holds, rounded down."""
-        return max(0.0, rounded_down(max(Fraction(0), Fraction(self.mu_total) - Fraction(self.mu_spent) - Fraction(self.mu_held))))
+        left = Fraction(self.mu_total) - Fraction(self.mu_spent) - Fraction(self.mu_held)
+        return rounded_down(max(Fraction(0), left))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, for JSON."""
@@ -218,8 +228,15 @@ class Ledger:
     was released, so it is final once the first Gaussian charge is made: who will want minibatch runs later sets
     something apart first (:meth:`reserve`).
 
-    Keep the file as you keep the data: it holds the key of the fingerprints. It is on a local disk (SQLite's write-ahead
-    log does not work over a network); several machines share a PostgreSQL database.
+    Keep the file as you keep the data: it holds the key of the fingerprints. It is on a local disk (SQLite's
+    write-ahead log does not work over a network); several machines share a PostgreSQL database. Copy it while no run is
+    on, with the files ``-wal`` and ``-shm`` if a process that died has left them: they hold the last entries.
+
+    The hashes show accidents and careless edits: an entry that was changed, left out, moved or put in. They do not bind
+    who may write the file and sets out to deceive: a ledger whose last entries were removed, that was replaced by an
+    older copy of itself, or that was written anew with all its hashes is as good as any by itself. Such a thing shows
+    where a head is known from elsewhere (every privacy statement has one): ``verify(head=…)``, for what came before it.
+    A process that has a ledger open notices when what it has read is no longer there.
 
     Examples
     --------
@@ -236,6 +253,7 @@ class Ledger:
         from dpmcmc.privacy.storage import Storage  # SQLAlchemy takes a moment to load
 
         self._begin(Storage(place))
+        self._storage.check()
         self.refresh()
 
     def _begin(self, storage: Storage) -> None:
@@ -243,9 +261,7 @@ class Ledger:
         self._lock, self._process = threading.RLock(), os.getpid()
 
     @classmethod
-    def create(
-        cls, place: str | os.PathLike[str], *, epsilon: float, delta: float, name: str | None = None
-    ) -> Ledger:
+    def create(cls, place: str | os.PathLike[str], *, epsilon: float, delta: float, name: str | None = None) -> Ledger:
         """Make a ledger with a total that never changes.
 
         Parameters
@@ -257,17 +273,15 @@ class Ledger:
         name
             What to call the data set in statements, which are public. Default: the file's name without its ending.
         """
-        from dpmcmc.privacy.storage import Storage
+        from dpmcmc.privacy.storage import Storage, path_of
 
         epsilon, delta = check_number("epsilon", epsilon, above=0.0), check_delta(delta)
-        if Budget(epsilon, delta).total <= 0.0:
+        if _gaussian_total(epsilon, delta)[0] <= 0.0:
             raise QueryError(f"epsilon = {epsilon!r}, delta = {delta!r} pays for nothing at all; give a larger total")
-        ledger = cls.__new__(cls)
-        ledger._begin(Storage(place, create=True))
-        path = ledger._storage.path
-        called = (path.stem if path is not None else "") if name is None else name
+        path = path_of(place)
+        called = (path.stem[:200] if path is not None else "") if name is None else name
         if not isinstance(called, str) or len(called) > 200:
-            raise LedgerError("name is not a short text; give at most 200 characters")
+            raise QueryError("name is not a short text; give at most 200 characters")
         payload = {
             "format": _FORMAT,
             "epsilon": epsilon,
@@ -275,7 +289,10 @@ class Ledger:
             "name": called,
             "key": secrets.token_hex(32),
         }
-        ledger._append("create", payload)
+        first = _State().entry("create", payload)
+        ledger = cls.__new__(cls)
+        ledger._begin(Storage(place, first=first))
+        ledger._state.absorb(first)
         return ledger
 
     # ------------------------------------------------------------------------------------------------- looking
@@ -306,10 +323,26 @@ class Ledger:
     def refresh(self) -> None:
         """Read what other processes have added."""
         with self._lock:
-            for row in self._storage.rows_after(self._state.number):
-                self._state.absorb(row)
+            self._check_process()
+            self._catch_up(self._storage.rows_from(self._state.number))
             if not self._state.number:
-                raise LedgerError(f"the ledger {self.place!r} is empty: making it was interrupted; remove it and make it again")
+                raise LedgerError(f"the ledger {self.place!r} has no entries any more; restore it from a copy")
+
+    def _catch_up(self, rows: list[Row]) -> None:
+        """Take in new entries, behind the last that was known."""
+        if self._state.number:
+            if not rows or (rows[0].number, rows[0].hash) != (self._state.number, self._state.head):
+                raise LedgerError(
+                    f"the ledger {self.place!r} has no longer the entry {self._state.number} that was read before: it "
+                    "was cut short, or replaced; restore it from a copy that has all entries"
+                )
+            rows = rows[1:]
+        for row in rows:
+            self._state.absorb(row)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise NotPrivateError("this ledger was opened in another process; open it in each process")
 
     def status(self) -> LedgerStatus:
         """Return how it stands now."""
@@ -331,16 +364,18 @@ class Ledger:
             An entry was edited, left out, or could not have been made by the rules.
         """
         with self._lock:
+            self.refresh()
+            self._storage.check()
             state = _State()
             hashes = set()
-            for row in self._storage.rows_after(0):
+            for row in self._storage.rows_from(0):
                 state.absorb(row)
                 hashes.add(row.hash)
-            if not state.number:
-                raise LedgerError(f"the ledger {self.place!r} is empty")
-            if head is not None and head not in hashes:
+            if self._state.head not in hashes or (head is not None and head not in hashes):
+                missing = self._state.head if head is None else str(head)
                 raise LedgerError(
-                    f"the ledger {self.place!r} has no entry with the hash {head[:16]}…: it was cut short, or is another one"
+                    f"the ledger {self.place!r} has no entry with the hash {missing[:16]}…: it was cut short, or is "
+                    "another one; restore it from a copy that has all entries"
                 )
             state.check_sums()
             return state.status(self.place)
@@ -412,10 +447,12 @@ class Ledger:
             The data were not seen before, and nobody said that they are the same people's.
         """
         epsilon, delta = check_number("epsilon", epsilon, above=0.0), check_delta(delta)
+        limit = Fraction(0)
+        if kind == "gaussian":
+            limit = Fraction(_gaussian_total(epsilon, delta)[0])
+            if limit <= 0:
+                raise QueryError(f"epsilon = {epsilon!r}, delta = {delta!r} pays for nothing at all; give more")
         found = None if marks is None else marks(self.key)
-        held = Fraction(0)
-        if kind == "gaussian" and hold:
-            held = Fraction(_gaussian_total(epsilon, delta)[0])
 
         def payload(state: _State) -> dict[str, Any]:
             return {
@@ -423,8 +460,8 @@ class Ledger:
                 "kind": kind,
                 "epsilon": epsilon,
                 "delta": delta,
-                "hold": str(held),
-                "total": float(state.pool()[0]),
+                "limit": str(limit),
+                "hold": bool(hold),
                 "sampler": sampler[:200],
                 "model": model[:200],
                 "records": None if found is None else found.num_records,
@@ -438,7 +475,7 @@ class Ledger:
     def run_of(self, token: str) -> int | None:
         """Return the run that was opened with a token; None if there is none."""
         self.refresh()
-        return next((number for number, run in self._state.runs.items() if run.token == token), None)
+        return next((number for number, run in self._state.runs.items() if token and run.token == token), None)
 
     def is_open(self, run: int) -> bool:
         """Whether a run may go on, as of the last entry that was read."""
@@ -464,20 +501,14 @@ class Ledger:
 
     def _append(self, kind: str, payload: Any, *, patience: float | None = None) -> Row:
         """Add an entry if the rules allow it, durably; ``payload`` may be a function of how things stand."""
-        from dpmcmc.privacy.storage import PATIENCE, Row
+        from dpmcmc.privacy.storage import PATIENCE
 
-        if os.getpid() != self._process:
-            raise NotPrivateError("this ledger was opened in another process; open it in each process")
         with self._lock:
+            self._check_process()
 
             def decide(rows: list[Row]) -> Row:
-                for row in rows:
-                    self._state.absorb(row)
-                values = payload(self._state) if callable(payload) else payload
-                self._state.step(kind, values, now := datetime.now(UTC).isoformat(timespec="seconds"))
-                text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-                number = self._state.number + 1
-                return Row(number, now, kind, text, self._state.head, _hash(number, now, kind, text, self._state.head))
+                self._catch_up(rows)
+                return self._state.entry(kind, payload(self._state) if callable(payload) else payload)
 
             row = self._storage.append(self._state.number, decide, patience=PATIENCE if patience is None else patience)
             self._state.absorb(row)
@@ -534,9 +565,9 @@ class Account:
         payload = {
             "run": self.run,
             "meter": meter,
-            "spent": str(spent),
-            "lattice_epsilon": str(lattice_epsilon),
-            "lattice_delta": str(lattice_delta),
+            "spent": str(exact_cost("spent", spent)),
+            "lattice_epsilon": str(exact_cost("lattice_epsilon", lattice_epsilon)),
+            "lattice_delta": str(exact_cost("lattice_delta", lattice_delta)),
             "what": dict(what or {}),
         }
         return self.ledger._append("charge", payload, patience=PATIENCE_ON_THE_WAY).number
@@ -581,17 +612,18 @@ class Account:
 
 
 def affordable_epsilon(mu: Fraction, delta: float, most: float = 1e4) -> float:
-    """Return the largest ε, rounded down to four digits, whose Gaussian budget at ``delta`` is at most ``mu``."""
-    if mu <= 0:
+    """Return the largest ε, rounded down to four digits, whose Gaussian budget at ``delta`` is at most ``mu``.
+
+    0 if that is below a billionth of ``most``.
+    """
+    low, high = 1e-9 * most, most
+    if mu <= 0 or low <= 0.0 or _gaussian_total(low, delta)[0] > mu:
         return 0.0
-    low, high = 0.0, most
     if _gaussian_total(high, delta)[0] <= mu:
         return most
     while high - low > 1e-9 * high:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if _gaussian_total(middle, delta)[0] <= mu else (low, middle)
-    if low <= 0.0:
-        return 0.0
     unit = 10.0 ** (math.floor(math.log10(low)) - 3)
     for candidate in (round(low / unit) * unit, math.floor(low / unit) * unit):
         epsilon = float(f"{candidate:.4g}")
@@ -600,6 +632,7 @@ def affordable_epsilon(mu: Fraction, delta: float, most: float = 1e4) -> float:
     return 0.0
 
 
+@lru_cache(4096)
 def _gaussian_total(epsilon: float, delta: float) -> tuple[float, Fraction, Fraction]:
     """Return what a Gaussian budget may spend: μ, and of the slack of discrete noise ε and δ."""
     budget = Budget(epsilon, delta)
@@ -629,7 +662,7 @@ class _State:
         # Of Gaussian queries: spent, and of the slack of discrete noise.
         self.spent = self.lattice_epsilon = self.lattice_delta = Fraction(0)
         self.fixed = False
-        self._pools: dict[tuple[Fraction, Fraction], tuple[Fraction, Fraction, Fraction]] = {}
+        self._leeway = Fraction(1)
 
     # ------------------------------------------------------------------------------------------------- entries
 
@@ -642,14 +675,26 @@ class _State:
                 raise LedgerError("it does not hold the hash of the one before")
             if row.hash != _hash(row.number, row.time, row.kind, row.payload, row.previous):
                 raise LedgerError("it was edited: its hash is another")
-            self.step(row.kind, json.loads(row.payload), row.time)()
+            self._leeway = _LEEWAY
+            self._step(row.kind, json.loads(row.payload), row.time)()
         except DPMCMCError as error:
             raise LedgerError(f"the ledger is not as it was written: entry {row.number}: {error}") from None
         except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError):
             raise LedgerError(f"the ledger is not as it was written: entry {row.number} cannot be read") from None
+        finally:
+            self._leeway = Fraction(1)
         self.number, self.head = row.number, row.hash
 
-    def step(self, kind: str, payload: dict[str, Any], time: str) -> Callable[[], None]:
+    def entry(self, kind: str, payload: dict[str, Any]) -> Row:
+        """Return an entry that may come next, or raise; nothing has changed until it is absorbed."""
+        from dpmcmc.privacy.storage import Row
+
+        number, now = self.number + 1, datetime.now(UTC).isoformat(timespec="seconds")
+        self._step(kind, payload, now)
+        text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return Row(number, now, kind, text, self.head, _hash(number, now, kind, text, self.head))
+
+    def _step(self, kind: str, payload: dict[str, Any], time: str) -> Callable[[], None]:
         """Check that an entry may come next, and return what it does; nothing has changed until that is called."""
         steps: dict[str, Callable[[dict[str, Any], str], Callable[[], None]]] = {
             "create": self._create,
@@ -666,10 +711,12 @@ class _State:
         return steps[kind](payload, time)
 
     def _create(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
-        if payload["format"] != _FORMAT:
-            raise LedgerError(f"it has format {payload['format']!r}; this version reads {_FORMAT}")
-        epsilon, delta = check_number("epsilon", payload["epsilon"], above=0.0), check_delta(payload["delta"])
-        name, key = str(payload["name"]), bytes.fromhex(payload["key"]).hex()
+        if _get(payload, "format", int) != _FORMAT:
+            raise LedgerError(f"it has format {payload['format']}; this version reads {_FORMAT}")
+        epsilon, delta = _epsilon_and_delta(payload)
+        name, key = _get(payload, "name", str), _get(payload, "key", str)
+        if len(bytes.fromhex(key)) != 32:
+            raise LedgerError("its key has another length")
 
         def do() -> None:
             self.epsilon, self.delta, self.name, self.key = epsilon, delta, name, key
@@ -677,10 +724,12 @@ class _State:
         return do
 
     def _reserve(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
-        epsilon, delta = exact(payload["epsilon"]), exact(payload["delta"])
+        epsilon, delta = (
+            Fraction(check_number(name, _get(payload, name, float), at_least=0.0)) for name in ("epsilon", "delta")
+        )
         grow = self._grown(epsilon, delta)
-        used = bool(payload["used"])
-        noted = {"time": time, "epsilon": float(epsilon), "delta": float(delta), "note": str(payload["note"])}
+        used, note = _get(payload, "used", bool), _get(payload, "note", str)
+        noted = {"time": time, "epsilon": float(epsilon), "delta": float(delta), "note": note}
 
         def do() -> None:
             grow()
@@ -695,19 +744,20 @@ class _State:
         apart_epsilon, apart_delta = self.apart_epsilon + epsilon, self.apart_delta + delta
         if self.fixed:
             raise BudgetExceededError(
-                f"ε = {float(epsilon):.4g}, δ = {float(delta):.4g} cannot be set apart any more: a Gaussian run was charged, and "
-                "from then on how the total is parted must not change, for that could follow what was released; set "
-                "apart first what minibatch runs and others will need (`dpmcmc ledger reserve`)"
+                f"ε = {float(epsilon):.4g}, δ = {float(delta):.4g} cannot be set apart any more: a Gaussian run was "
+                "charged, and from then on how the total is parted must not change, for that could follow what was "
+                "released; set apart first what minibatch runs and others will need (`dpmcmc ledger reserve`)"
             )
         if apart_epsilon > Fraction(self.epsilon) or apart_delta > Fraction(self.delta):
             left = Fraction(self.epsilon) - self.apart_epsilon, Fraction(self.delta) - self.apart_delta
             raise BudgetExceededError(
-                f"ε = {float(epsilon):.6g}, δ = {float(delta):.4g} was to be set apart, and ε = {rounded_down(left[0]):.6g}, "
-                f"δ = {rounded_down(left[1]):.4g} is left of the total; ask for less"
+                f"ε = {float(epsilon):.6g}, δ = {float(delta):.4g} was to be set apart, and "
+                f"ε = {rounded_down(left[0]):.6g}, δ = {rounded_down(left[1]):.4g} is left of the total; ask for less"
             )
-        if self.pool(apart_epsilon, apart_delta)[0] < self.held:
+        if self.pool(apart_epsilon, apart_delta)[0] * self._leeway < self.held:
             raise BudgetExceededError(
-                "what is to be set apart is held by Gaussian runs that have begun; wait until they have ended, or ask for less"
+                "what is to be set apart is held by Gaussian runs that have begun; wait until they have ended, or ask "
+                "for less"
             )
 
         def do() -> None:
@@ -716,30 +766,29 @@ class _State:
         return do
 
     def _open(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
-        if payload["run"] != len(self.runs) + 1:
-            raise LedgerError(f"run {payload['run']!r} is not the next one")
+        if _get(payload, "run", int) != len(self.runs) + 1:
+            raise LedgerError(f"run {payload['run']} is not the next one")
+        epsilon, delta = _epsilon_and_delta(payload)
         run = RunStatus(
             run=payload["run"],
-            kind=payload["kind"],
-            epsilon=check_number("epsilon", payload["epsilon"], above=0.0),
-            delta=check_delta(payload["delta"]),
-            sampler=str(payload["sampler"]),
-            model=str(payload["model"]),
-            num_records=int(payload["records"] or 0),
+            kind=_get(payload, "kind", str),
+            epsilon=epsilon,
+            delta=delta,
+            sampler=_get(payload, "sampler", str),
+            model=_get(payload, "model", str),
+            num_records=_get(payload, "records", int, type(None)) or 0,
             begun=time,
-            hold=exact(payload["hold"]),
-            same_people=bool(payload["same_people"]),
-            token=str(payload["token"]),
+            limit=_cost(payload, "limit"),
+            hold=_get(payload, "hold", bool),
+            same_people=_get(payload, "same_people", bool),
+            token=_get(payload, "token", str),
         )
-        # The total of the machine that wrote this: another one may compute it with other last digits.
-        total, *slack = self.pool()
-        if not math.isclose(payload["total"], total, rel_tol=_ROUNDING):
-            raise LedgerError(f"the total μ is {payload['total']!r}, but ε and δ give {float(total)!r}")
-        self._pools[self.apart_epsilon, self.apart_delta] = Fraction(payload["total"]), slack[0], slack[1]
         recognise = self._recognised(payload, run.same_people)
         take: Callable[[], None] = _nothing
         if run.kind == "gaussian":
-            if run.hold > self.free:
+            if run.limit > Fraction(_gaussian_total(epsilon, delta)[0]) * self._leeway:
+                raise LedgerError(f"run {run.run} may spend more than its ε and δ pay for")
+            if run.hold and run.limit > self.free:
                 raise self._refused(run)
         elif run.kind == "minibatch":
             take = self._taken_apart(run)
@@ -763,14 +812,16 @@ class _State:
             + ("" if self.held else "; what was promised to these people is used up, and no setting changes that")
         )
         return BudgetExceededError(
-            f"this run asks for ε = {run.epsilon:g}, δ = {run.delta:g} (μ = {float(run.hold):.4g}), and the ledger has "
-            f"μ = {rounded_down(self.free):.4g} left of {rounded_down(self.pool()[0]):.4g}{held}; {remedy}"
+            f"this run asks for ε = {run.epsilon:g}, δ = {run.delta:g} (μ = {float(run.limit):.4g}), and the ledger "
+            f"has μ = {rounded_down(self.free):.4g} left of {rounded_down(self.pool()[0]):.4g}{held}; {remedy}"
         )
 
     def _taken_apart(self, run: RunStatus) -> Callable[[], None]:
         """Find (ε, δ) for a minibatch run: of what is set apart, or, while that may still be, of the rest."""
         epsilon, delta = Fraction(run.epsilon), Fraction(run.delta)
-        taken = [other for other in self.runs.values() if other.kind == "minibatch" and other.open and not other.charges]
+        taken = [
+            other for other in self.runs.values() if other.kind == "minibatch" and other.open and not other.charges
+        ]
         free_epsilon = self.apart_epsilon - self.used_epsilon - sum(Fraction(other.epsilon) for other in taken)
         free_delta = self.apart_delta - self.used_delta - sum(Fraction(other.delta) for other in taken)
         more = max(Fraction(0), epsilon - free_epsilon), max(Fraction(0), delta - free_delta)
@@ -778,25 +829,26 @@ class _State:
             return _nothing
         if self.fixed:
             raise BudgetExceededError(
-                f"this minibatch run asks for ε = {run.epsilon:g}, δ = {run.delta:g}, and of what is set apart for such runs "
-                f"ε = {rounded_down(free_epsilon):.4g}, δ = {rounded_down(free_delta):.4g} is left; since a Gaussian run was "
-                "charged no more can be set apart (that could follow what was released): ask for less, or use a "
-                'Gaussian sampler ("auto", DPLaplace, DPHMC, DPPenalty)'
+                f"this minibatch run asks for ε = {run.epsilon:g}, δ = {run.delta:g}, and of what is set apart for "
+                f"such runs ε = {rounded_down(free_epsilon):.4g}, δ = {rounded_down(free_delta):.4g} is left; since a "
+                "Gaussian run was charged no more can be set apart (that could follow what was released): ask for "
+                'less, or use a Gaussian sampler ("auto", DPLaplace, DPHMC, DPPenalty)'
             )
         return self._grown(*more)
 
     def _recognised(self, payload: dict[str, Any], same_people: bool) -> Callable[[], None]:
         """See that the data are those of earlier runs, or that somebody said that they are about the same people."""
-        columns: dict[str, str] = {str(name): str(mark) for name, mark in payload["columns"].items()}
-        records = payload["records"]
+        columns = _get(payload, "columns", dict)
+        columns = {name: _get(columns, name, str) for name in columns}
+        records = _get(payload, "records", int, type(None))
         if columns and self.known and not same_people:
             shared = [name for name in columns if name in self.known]
             if records not in self.num_records or not shared or any(columns[n] not in self.known[n] for n in shared):
                 changed = "their number of records is another" if records not in self.num_records else "they differ"
                 raise LedgerError(
                     f"the data are not those that this ledger knows ({changed}); check the file. If they are about the "
-                    "same people (a correction, a later export, other columns), say so: --same-people, or same_people=True; "
-                    "other people take a ledger of their own"
+                    "same people (a correction, a later export, other columns), say so: --same-people, or "
+                    "same_people=True; other people take a ledger of their own"
                 )
 
         def do() -> None:
@@ -811,9 +863,11 @@ class _State:
         run = self._open_run(payload)
         charge = Charge(
             self.number + 1,
-            str(payload["meter"]),
-            *(exact(payload[name]) for name in ("spent", "lattice_epsilon", "lattice_delta")),
-            dict(payload["what"]),
+            _get(payload, "meter", str),
+            _cost(payload, "spent"),
+            _cost(payload, "lattice_epsilon"),
+            _cost(payload, "lattice_delta"),
+            _get(payload, "what", dict),
         )
         if (charge.meter == "mu") != (run.kind == "gaussian") or charge.meter not in ("mu", "steps", "check"):
             raise LedgerError(f"run {run.run} is {run.kind} and cannot be charged by {charge.meter!r}")
@@ -828,10 +882,11 @@ class _State:
 
             return set_apart
         total, lattice_epsilon, lattice_delta = self.pool()
-        if run.hold and charge.spent > run.held:
+        if charge.spent > run.limit - run.spent:
             raise BudgetExceededError(
-                f"μ = {float(charge.spent):.4g} was asked, and run {run.run} has {rounded_down(run.held):.4g} left of what "
-                "is held for it; stop here"
+                f"μ = {float(charge.spent):.4g} was asked, and run {run.run} has "
+                f"{rounded_down(run.limit - run.spent):.4g} left of what ε = {run.epsilon:g}, δ = {run.delta:g} pays "
+                "for; stop here"
             )
         if not run.hold and charge.spent > self.free:
             raise BudgetExceededError(
@@ -859,7 +914,7 @@ class _State:
         return self._recognised(payload, False)
 
     def _close(self, payload: dict[str, Any], time: str) -> Callable[[], None]:
-        run, how = self._open_run(payload), str(payload["how"])
+        run, how = self._open_run(payload), _get(payload, "how", str)
 
         def do() -> None:
             run.ended, run.how = time, how
@@ -867,9 +922,9 @@ class _State:
         return do
 
     def _open_run(self, payload: dict[str, Any]) -> RunStatus:
-        run = self.runs.get(payload["run"])
+        run = self.runs.get(_get(payload, "run", int))
         if run is None:
-            raise LedgerError(f"there is no run {payload['run']!r}; there are {len(self.runs)}")
+            raise LedgerError(f"there is no run {payload['run']}; there are {len(self.runs)}")
         if not run.open:
             raise LedgerError(f"run {run.run} has ended ({run.how})")
         return run
@@ -878,16 +933,12 @@ class _State:
 
     def pool(self, apart_epsilon: Fraction | None = None, apart_delta: Fraction | None = None) -> tuple[Fraction, ...]:
         """Return what all Gaussian runs together may spend: μ, and of the slack of discrete noise ε and δ."""
-        apart = (
-            self.apart_epsilon if apart_epsilon is None else apart_epsilon,
-            self.apart_delta if apart_delta is None else apart_delta,
-        )
-        if apart not in self._pools:
-            epsilon = rounded_down(Fraction(self.epsilon) - apart[0])
-            delta = rounded_down(Fraction(self.delta) - apart[1])
-            pool = (0.0, Fraction(0), Fraction(0)) if epsilon <= 0.0 or delta <= 0.0 else _gaussian_total(epsilon, delta)
-            self._pools[apart] = Fraction(pool[0]), pool[1], pool[2]
-        return self._pools[apart]
+        epsilon = Fraction(self.epsilon) - (self.apart_epsilon if apart_epsilon is None else apart_epsilon)
+        delta = Fraction(self.delta) - (self.apart_delta if apart_delta is None else apart_delta)
+        if epsilon <= 0 or delta <= 0 or rounded_down(epsilon) <= 0.0 or rounded_down(delta) <= 0.0:
+            return Fraction(0), Fraction(0), Fraction(0)
+        total, lattice_epsilon, lattice_delta = _gaussian_total(rounded_down(epsilon), rounded_down(delta))
+        return Fraction(total), lattice_epsilon, lattice_delta
 
     @property
     def held(self) -> Fraction:
@@ -897,7 +948,7 @@ class _State:
     @property
     def free(self) -> Fraction:
         """Gaussian cost that anybody may take."""
-        return self.pool()[0] - self.spent - self.held
+        return max(Fraction(0), self.pool()[0] * self._leeway - self.spent - self.held)
 
     def check_sums(self) -> None:
         """Add everything up once more, apart from the rules: every run within its grant, all within the total."""
@@ -905,7 +956,7 @@ class _State:
         spent = sum((charge.spent for charge in charges), Fraction(0))
         total, lattice_epsilon, lattice_delta = self.pool()
         within = (
-            spent == self.spent <= total
+            spent == self.spent <= total * _LEEWAY
             and sum((charge.lattice_epsilon for charge in charges), Fraction(0)) <= lattice_epsilon
             and sum((charge.lattice_delta for charge in charges), Fraction(0)) <= lattice_delta
             and self.used_epsilon <= self.apart_epsilon <= Fraction(self.epsilon)
@@ -914,9 +965,10 @@ class _State:
         if not within:
             raise LedgerError("the charges add up to more than the total")
         for run in self.runs.values():
-            granted = Fraction(_gaussian_total(run.epsilon, run.delta)[0]) * Fraction(1.0 + _ROUNDING)
-            if run.kind == "gaussian" and run.spent > granted:
-                raise LedgerError(f"run {run.run} was charged more than ε = {run.epsilon:g}, δ = {run.delta:g} pays for")
+            if run.kind == "gaussian" and run.spent > Fraction(_gaussian_total(run.epsilon, run.delta)[0]) * _LEEWAY:
+                raise LedgerError(
+                    f"run {run.run} was charged more than ε = {run.epsilon:g}, δ = {run.delta:g} pays for"
+                )
 
     def status(self, place: str) -> LedgerStatus:
         """Return all of it, for people."""
@@ -937,19 +989,30 @@ class _State:
             num_records=tuple(self.num_records),
             num_entries=self.number,
             head=self.head,
-            runs=tuple(self.runs.values()),
-            reserves=tuple(self.reserves),
+            # Copies: what was looked at does not change, and is not how the ledger counts.
+            runs=tuple(replace(run, charges=list(run.charges)) for run in self.runs.values()),
+            reserves=tuple(dict(noted) for noted in self.reserves),
         )
 
 
-def exact(value: Any) -> Fraction:
-    """Return a cost of at least 0 that was written as a fraction or a float."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise LedgerError("a cost is no number")
-    number = Fraction(value)
-    if number < 0:
-        raise LedgerError("a cost is negative")
-    return number
+def _get(payload: dict[str, Any], name: str, *types: type) -> Any:
+    """Return a value of an entry that has one of these types and none derived from them: True is no number."""
+    if type(payload[name]) not in types:
+        raise LedgerError(f"its {name!r} is of another type")
+    return payload[name]
+
+
+def _epsilon_and_delta(payload: dict[str, Any]) -> tuple[float, float]:
+    epsilon, delta = _get(payload, "epsilon", float), _get(payload, "delta", float)
+    return check_number("epsilon", epsilon, above=0.0), check_delta(delta)
+
+
+def _cost(payload: dict[str, Any], name: str) -> Fraction:
+    """Return a cost, which is written as a fraction."""
+    text = _get(payload, name, str)
+    if not _COST.fullmatch(text):
+        raise LedgerError(f"its {name!r} is no cost")
+    return Fraction(text)
 
 
 def _nothing() -> None:

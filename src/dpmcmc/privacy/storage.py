@@ -33,16 +33,30 @@ _TABLE = sql.Table(
     sql.Column("previous", sql.Text, nullable=False),
     sql.Column("hash", sql.Text, nullable=False),
 )
-# What databases say, and what that means.
+_DAMAGED = "it is damaged, or no ledger at all; restore it from a copy"
+# A network that says nothing any more is noticed within a minute or so; what stands in the URL goes before.
+_NETWORK = {
+    "connect_timeout": 10,
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+# What databases say, and what that means; the first that fits.
 _REASONS = (
-    (("locked", "lock timeout", "lock not available", "busy"), "another process has it locked; try again later"),
+    (("is locked", "lock timeout"), "another process has it locked; try again later"),
     (("disk is full", "no space", "disk full"), "the disk is full; make room"),
     (("readonly", "read-only"), "it, or its folder, is read-only; change the permissions"),
     (("unable to open", "permission denied"), "it cannot be opened; check the path and its permissions"),
-    (("not a database", "malformed", "corrupt"), "it is damaged, or no ledger at all; restore it from a copy"),
-    (("connection", "connect", "terminating", "server closed"), "the database cannot be reached; check the URL"),
-    (("disk i/o", "i/o error"), "the disk cannot be written; check it"),
+    (("already exists", "duplicate key"), "another process has made one; open that, or choose another"),
+    (("not a database", "malformed", "corrupt", "unsupported", "could not decode"), _DAMAGED),
+    (("no such column", f"column {_TABLE.name}"), _DAMAGED),
+    (("no such table", f'"{_TABLE.name}" does not'), "there is no ledger in it; make one with `dpmcmc ledger create`"),
+    (("authentication failed", "no password"), "the user or the password is refused; check the URL"),
+    (("connect", "terminating", "server closed", "resolve"), "the database cannot be reached; check the URL"),
+    (("i/o error",), "the disk cannot be written; check it"),
 )
+_SMALLEST_PAGE = 512
 
 
 class Row(NamedTuple):
@@ -63,8 +77,8 @@ class Storage:
     ----------
     place
         The name of an SQLite file, or a URL for SQLAlchemy: ``postgresql://user@host/database``.
-    create
-        Whether to make it; what exists is left alone and refused.
+    first
+        The first entry of a new one, which is made with it; what exists is left alone and refused.
 
     Raises
     ------
@@ -72,81 +86,101 @@ class Storage:
         There is none, it cannot be opened, or it exists already.
     """
 
-    def __init__(self, place: str | os.PathLike[str], *, create: bool = False) -> None:
-        text = os.fspath(place)
-        self.path: Path | None = None
-        if "://" in text and not text.startswith("sqlite"):
+    def __init__(self, place: str | os.PathLike[str], *, first: Row | None = None) -> None:
+        self._patience = PATIENCE
+        self.path = path_of(place)
+        if self.path is None:
+            url = _postgres(os.fspath(place))
+            # Without the password, not with stars for one: so it can be found again where libpq knows the password.
+            public = url.difference_update_query(["sslpassword"])
+            self.shown = sql.URL.create(**{**public._asdict(), "password": None}).render_as_string()
             try:
-                url = sql.make_url(text)
-            except SQLAlchemyError:
-                raise LedgerError("ledger is a URL that cannot be read; give postgresql://user@host/database") from None
-            if url.get_backend_name() != "postgresql":
-                raise LedgerError(
-                    f"ledger is a URL of {url.get_backend_name()!r}; give the name of a file, or a URL of PostgreSQL"
+                self._engine = sql.create_engine(
+                    url,
+                    pool_size=1,
+                    pool_pre_ping=True,
+                    isolation_level="READ COMMITTED",
+                    hide_parameters=True,
+                    connect_args=_network_settings(url),
                 )
-            if url.drivername == "postgresql":
-                url = url.set(drivername="postgresql+psycopg")
-            self.shown = url.render_as_string(hide_password=True)
-            try:
-                self._engine = sql.create_engine(url, pool_size=1, pool_pre_ping=True)
-            except ModuleNotFoundError:
+            except ImportError:
                 raise LedgerError(
                     f"ledger is {self.shown!r}, which needs psycopg; pip install 'dpmcmc[postgres]'"
                 ) from None
             sql.event.listen(self._engine, "begin", self._begin_in_postgres)
         else:
-            self.path = Path(text.removeprefix("sqlite:///")).absolute()
             self.shown = str(self.path)
-            if not create:
-                self._check_file()
+            if first is None:
+                self._check_file(self.path)
             self._engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=sql.pool.NullPool)
             sql.event.listen(self._engine, "begin", self._begin_in_sqlite)
-        self._patience = PATIENCE
-        if create:
-            self._create()
+        self._new = first is not None
+        if first is not None:
+            self._create(first)
+            self._new = False
 
     @property
     def place(self) -> str:
         """Where it is, so that it can be found again; without the password of a URL."""
         return self.shown
 
-    def _check_file(self) -> None:
-        assert self.path is not None
-        if self.path.is_dir():
-            raise LedgerError(f"ledger is {str(self.path)!r}, which is a folder; give the name of a file")
-        if not self.path.exists():
+    def _check_file(self, path: Path) -> None:
+        if os.path.isdir(path):
+            raise LedgerError(f"ledger is {self.shown!r}, which is a folder; give the name of a file")
+        if not os.path.exists(path):
             raise LedgerError(
-                f"ledger is {str(self.path)!r}, and there is no such file; make it with `dpmcmc ledger create` (its total "
+                f"ledger is {self.shown!r}, and there is no such file; make it with `dpmcmc ledger create` (its total "
                 "is to be decided first), or check the path"
             )
+        # SQLite takes a short file for one that it may write. Not opened to look: to close it would free the locks that
+        # another thread has on it (POSIX).
+        if os.stat(path).st_size < _SMALLEST_PAGE:
+            raise LedgerError(f"ledger is {self.shown!r}, which is no ledger; check the path (or remove it, if empty)")
 
-    def _create(self) -> None:
+    def _create(self, first: Row) -> None:
         if self.path is not None:
-            try:
-                # Nobody else may read it: it holds the key of the fingerprints.
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            except FileExistsError:
-                raise LedgerError(
-                    f"ledger is {str(self.path)!r}, which exists; open it, or choose another name: a ledger is never replaced"
-                ) from None
-            except OSError as error:
-                raise LedgerError(f"the ledger {str(self.path)!r} cannot be made ({error.strerror}); choose another") from None
+            self._make_file(self.path)
         try:
-            with self._told("made"), self._engine.connect() as connection:
-                with connection.execution_options(writes=True).begin():
-                    if sql.inspect(connection).has_table(_TABLE.name):
-                        raise LedgerError(f"there is a ledger at {self.shown!r} already; open it, or choose another")
-                    _TABLE.create(connection)
+            with self._told("made"), self._begun() as connection:
+                if sql.inspect(connection).has_table(_TABLE.name):
+                    raise LedgerError(f"there is a ledger at {self.shown!r} already; open it, or choose another")
+                _TABLE.create(connection)
+                connection.execute(_TABLE.insert().values(first._asdict()))
         except LedgerError:
             if self.path is not None:
                 for suffix in ("", "-wal", "-shm", "-journal"):
                     Path(f"{self.path}{suffix}").unlink(missing_ok=True)
             raise
 
-    def rows_after(self, number: int) -> list[Row]:
-        """Return all entries with a larger number, in order."""
+    def _make_file(self, path: Path) -> None:
+        log = f"{path}-wal"
+        if os.path.exists(log) and os.path.getsize(log):
+            raise LedgerError(
+                f"there is a file {log!r} of another ledger, which would go on in a new one; restore that, or remove it"
+            )
+        try:
+            # Nobody else may read it: it holds the key of the fingerprints.
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            raise LedgerError(
+                f"ledger is {self.shown!r}, which exists; open it, or choose another name: a ledger is never replaced"
+            ) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is no path"
+            raise LedgerError(f"the ledger {self.shown!r} cannot be made ({reason}); choose another") from None
+
+    def check(self) -> None:
+        """See that an SQLite file is sound: a page that is damaged could hide its last entries."""
+        if self.path is None:
+            return
         with self._told("read"), self._engine.connect() as connection:
-            return _rows_after(connection, number)
+            if connection.exec_driver_sql("PRAGMA integrity_check").scalar() != "ok":
+                raise LedgerError(f"the ledger {self.shown!r} is damaged; restore it from a copy")
+
+    def rows_from(self, number: int) -> list[Row]:
+        """Return the entry of this number and all later ones, in order; with 0, all that there are."""
+        with self._told("read"), self._engine.connect() as connection:
+            return _rows_from(connection, number)
 
     def append(self, number: int, decide: Callable[[list[Row]], Row], *, patience: float = PATIENCE) -> Row:
         """Add one entry, durably.
@@ -156,25 +190,24 @@ class Storage:
         number
             The last entry that is known to the caller.
         decide
-            Is told the entries after that one, and returns the one to add; or raises, and nothing is added. Called
-            again, with the entries that have come since, where another process was faster.
+            Is told the entries from that one on, and returns the one to add; or raises, and nothing is added. Called
+            again, with the entries from the last of those on, where another process was faster.
         patience
             Seconds to wait for one that has the ledger locked.
         """
         self._patience, end = patience, time.monotonic() + patience
         with self._told("written"):
             while True:
-                with self._engine.connect() as connection:
-                    try:
-                        with connection.execution_options(writes=True).begin():
-                            rows = _rows_after(connection, number)
-                            number = rows[-1].number if rows else number
-                            row = decide(rows)
-                            connection.execute(_TABLE.insert().values(row._asdict()))
-                        return row
-                    except IntegrityError:  # PostgreSQL: another one was faster with this number
-                        if time.monotonic() > end:
-                            raise
+                try:
+                    with self._begun() as connection:
+                        rows = _rows_from(connection, number)
+                        number = rows[-1].number if rows else number
+                        row = decide(rows)
+                        connection.execute(_TABLE.insert().values(row._asdict()))
+                    return row
+                except IntegrityError:  # PostgreSQL: another one was faster with this number
+                    if time.monotonic() > end:
+                        raise
 
     def close(self) -> None:
         """Let go of it."""
@@ -183,18 +216,25 @@ class Storage:
     # ------------------------------------------------------------------------------------------------ databases
 
     def _connect(self) -> sqlite3.Connection:
+        assert self.path is not None
         # Not created if it is gone; begun by hand (see `_begin_in_sqlite`).
-        connection = sqlite3.connect(f"file:{quote(str(self.path))}?mode=rw", uri=True, isolation_level=None)
-        connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._patience)}")
+        name = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+        connection = sqlite3.connect(name, uri=True, isolation_level=None)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._patience)}")
             connection.execute("PRAGMA synchronous = FULL")
-        except sqlite3.OperationalError:  # to be read only; who writes is told
-            pass
+            if self._new:  # it stays so; a file that is no ledger is left as it is
+                connection.execute("PRAGMA journal_mode = WAL")
         except BaseException:
             connection.close()
             raise
         return connection
+
+    @contextlib.contextmanager
+    def _begun(self) -> Iterator[sql.Connection]:
+        """Begin a transaction that will write."""
+        with self._engine.connect() as connection, connection.execution_options(writes=True).begin():
+            yield connection
 
     def _begin_in_sqlite(self, connection: Any) -> None:
         # Who will write takes the lock before reading: what is read then stays so until it is decided upon.
@@ -209,16 +249,43 @@ class Storage:
         """Say in one line what a database said in its own way. Nothing in a ledger is secret but its key."""
         try:
             yield
+        except UnicodeDecodeError:  # of what SQLite quotes
+            raise LedgerError(f"the ledger {self.shown!r} could not be {done}: {_DAMAGED}") from None
         except (SQLAlchemyError, sqlite3.Error) as error:
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
             said = str(cause).lower()
             known = (meaning for words, meaning in _REASONS if any(word in said for word in words))
-            if "no such table" in said or "does not exist" in said:
-                known = iter(["there is no ledger in it; make one with `dpmcmc ledger create`"])
             reason = next(known, f"an error of type {type(cause).__name__}")
             raise LedgerError(f"the ledger {self.shown!r} could not be {done}: {reason}") from None
 
 
-def _rows_after(connection: sql.Connection, number: int) -> list[Row]:
-    found = connection.execute(sql.select(_TABLE).where(_TABLE.c.number > number).order_by(_TABLE.c.number))
-    return [Row(*row) for row in found]
+def path_of(place: str | os.PathLike[str]) -> Path | None:
+    """Return the file that a place is; None if it is a URL of a database."""
+    text = os.fsdecode(place)
+    return None if "://" in text and not text.startswith("sqlite") else Path(text.removeprefix("sqlite:///")).absolute()
+
+
+def _postgres(text: str) -> sql.URL:
+    try:
+        url = sql.make_url(text)
+    except (SQLAlchemyError, ValueError):  # which may quote a part of the password
+        raise LedgerError("ledger is a URL that cannot be read; give postgresql://user@host/database") from None
+    if url.get_backend_name() not in ("postgresql", "postgres"):
+        kind = url.get_backend_name()
+        raise LedgerError(f"ledger is a URL of {kind!r}; give the name of a file, or a URL of PostgreSQL")
+    # A password among the options goes where SQLAlchemy shows it to nobody.
+    given = url.query.get("password") or url.password
+    password = given[-1] if isinstance(given, tuple) else given
+    return url.difference_update_query(["password"]).set(drivername="postgresql+psycopg", password=password)
+
+
+def _rows_from(connection: sql.Connection, number: int) -> list[Row]:
+    rows = sql.select(_TABLE).order_by(_TABLE.c.number)
+    # All of them, whatever their numbers: damage may have changed those.
+    return [Row(*row) for row in connection.execute(rows.where(_TABLE.c.number >= number) if number else rows)]
+
+
+def _network_settings(url: sql.URL) -> dict[str, int]:
+    if not url.get_driver_name().startswith("psycopg"):
+        return {}
+    return {name: value for name, value in _NETWORK.items() if name not in url.query}

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from string import Template
+from typing import Any
 
 from dpmcmc.errors import ResultError
 from dpmcmc.privacy import PrivacyStatement
@@ -302,7 +303,20 @@ def statement_rows(posterior: Posterior) -> list[tuple[str, str]]:
         rows.append((f"Released: {kind.replace('_', '-')}", f"{number:,} {_sums(privacy, number)}{noise}"))
     if posterior.acceptance_rate is not None:
         rows.append(("Acceptance rate", f"{posterior.acceptance_rate:.2f}"))
-    return [*rows, ("Accountant", privacy.accountant)]
+    rows.append(("Accountant", privacy.accountant))
+    if privacy.epsilon is not None:
+        rows.append(("Ledger", _ledger_in_short(privacy.ledger)))
+    return rows
+
+
+def _ledger_in_short(ledger: dict[str, Any] | None) -> str:
+    if ledger is None:
+        return "none: this run stands alone, and other releases about the same people add to it"
+    name = f"{ledger['name']}, " if ledger["name"] else ""
+    return (
+        f"{name}run {ledger['run']}; of ε = {ledger['total_epsilon']:g}, δ = {ledger['total_delta']:g} for all runs, a "
+        f"further one could have ε = {ledger['left_epsilon']:g} at δ = {ledger['left_delta']:g}"
+    )
 
 
 def _tiles(posterior: Posterior) -> list[tuple[str, str]]:
