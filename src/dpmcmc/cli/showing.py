@@ -141,19 +141,7 @@ def statement_table(posterior: "Posterior", name: str = "") -> Table:
     statement.add_column("")
     for label, value in statement_rows(posterior):
         statement.add_row(Text(label), Text(value))
-    if posterior.privacy.private:
-        statement.add_row(Text("Ledger"), Text(_standing(posterior)))
     return statement
-
-
-def _standing(posterior: "Posterior") -> str:
-    """Say what is left for other runs on the same people."""
-    ledger = posterior.privacy.ledger
-    if ledger is None:
-        return "none: this run stands alone, and other releases about the same people add to it"
-    left, delta = ledger["left_epsilon"], ledger["left_delta"]
-    room = f"one more run can have ε = {left:g} at δ = {delta:g}" if left else "nothing is left for another run"
-    return f"run {ledger['run']} of {ledger['name']!r}; {room}"
 
 
 def rows_table(title: str, summary: "SummaryRows", left_out: tuple[str, ...]) -> Table:
