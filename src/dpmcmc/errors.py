@@ -54,11 +54,13 @@ class RunError(DPMCMCError):
     ----------
     unconstrained_draws
         The draws as they are (draws × chains × unconstrained parameters), if only the last step failed; else None.
+    posterior
+        The result, if only the ledger could not be read in the end; else None.
     """
 
-    def __init__(self, message: str, unconstrained_draws: Any = None) -> None:
+    def __init__(self, message: str, unconstrained_draws: Any = None, posterior: Any = None) -> None:
         super().__init__(message)
-        self.unconstrained_draws = unconstrained_draws
+        self.unconstrained_draws, self.posterior = unconstrained_draws, posterior
 
 
 class DPMCMCWarning(UserWarning):

@@ -118,3 +118,17 @@ def arguments(folder, **changes):
         words.append("--" + name.replace("_", "-"))
         words += [] if value is True else [value]
     return [str(word) for word in words]
+
+
+def counted(monkeypatch):
+    """Count looks at the records: return the list that grows with each."""
+    from dpmcmc.curator import Curator
+
+    looks, ask = [], Curator.ask
+
+    def watched(curator, query, *arguments, **options):
+        looks.append(query.kind)
+        return ask(curator, query, *arguments, **options)
+
+    monkeypatch.setattr(Curator, "ask", watched)
+    return looks

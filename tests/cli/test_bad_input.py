@@ -211,11 +211,11 @@ CASES = [
     Case("a NumPyro model of no column", "takes no column", **own_model("def model():\n    pass")),
     Case("a NumPyro model of other columns", "takes 'salary'", **own_model("def model(salary):\n    pass")),
     # The folder.
-    Case("a folder that cannot be written", "choose another --out", options={"out": "people.csv/run"}),
-    Case("a folder where none can be", "choose another --out", options={"out": "/proc/nobody/run"}),
+    Case("a folder that cannot be written", "choose another folder", options={"out": "people.csv/run"}),
+    Case("a folder where none can be", "choose another folder", options={"out": "/proc/nobody/run"}),
     Case("a folder that is a file", "is a file", options={"out": "people.csv"}),
     Case("a folder that is not empty", "is not empty", files={"full/notes": "x"}, options={"out": "full"}),
-    Case("where one is", "where you are", options={"out": "."}),
+    Case("where one is", "is not empty", options={"out": "."}),
     Case(
         "overwriting other things",
         "holds 'notes'",

@@ -13,9 +13,12 @@ import pytest
 import dpmcmc
 from dpmcmc import cli
 from dpmcmc.errors import DPMCMCWarning, RunError
+from dpmcmc.inference import tuned
+from dpmcmc.inference.checkpoint import tidy
 from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import PRIVATE_MODE
 from dpmcmc.results import Quality
+from dpmcmc.results.folder import write_run
 from tests.cli import people
 from tests.cli.running import RUNNER, run
 
@@ -39,7 +42,8 @@ def sample_stub(monkeypatch):
         calls.append({"model": model, "records": records, **options})
         draws = np.random.default_rng(1).normal(size=(options["num_chains"], 50, model.dimension))
         number = records.num_records
-        return dpmcmc.Posterior(
+        checkpoint = options["checkpoint"].begin({}, {})
+        posterior = dpmcmc.Posterior(
             draws={"theta": draws},
             privacy=PrivacyStatement(
                 private=True,
@@ -64,6 +68,10 @@ def sample_stub(monkeypatch):
                 independent_draws=True,
             ),
         )
+        write_run(posterior, checkpoint.folder)
+        checkpoint.remove()
+        tidy(checkpoint.folder)
+        return posterior
 
     monkeypatch.setattr(dpmcmc, "sample", sample)
     return calls
@@ -282,57 +290,68 @@ class TestOwnModel:
 class TestEndings:
     """What is paid for is not lost, and what is lost is said."""
 
-    def test_a_full_disk_keeps_the_draws_elsewhere(self, folder, sample_stub, monkeypatch, tmp_path):
-        save = dpmcmc.Posterior.save
+    def test_results_that_cannot_be_written_are_shown_and_written_later(self, folder, monkeypatch):
+        """The disk is full in the end, and δ is so large that there is another warning, which is not the reason."""
 
-        def full(self, path, overwrite=False):
-            if ".unfinished" in str(path):
-                raise OSError(28, "No space left on device")
-            return save(self, path, overwrite)
-
-        monkeypatch.setattr(dpmcmc.Posterior, "save", full)
-        result = run(*people.arguments(folder), code=1)
-        line = result.stderr.splitlines()[-1]
-        assert "No space left" in line
-        elsewhere = line.split("the draws are in '")[1].split("'")[0]
-        assert dpmcmc.Posterior.load(os.path.join(elsewhere, "posterior.nc")).num_draws == 50
-        assert "What was spent and released" in result.stdout  # the result is shown all the same
-        assert not (folder / "run").exists()
-        assert sorted(os.listdir(folder)) == ["people.csv", "people.schema.yaml"]
-
-    def test_no_room_anywhere(self, folder, sample_stub, monkeypatch):
         def full(*_, **__):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(dpmcmc.Posterior, "save", full)
-        result = run(*people.arguments(folder), code=1)
-        assert "what is printed is all that there is" in result.stderr
+        with monkeypatch.context() as patch:
+            patch.setattr(dpmcmc.Posterior, "save", full)
+            result = run(*people.arguments(folder, sampler="dp-laplace", delta=0.01), code=1)
+        line = result.stderr.splitlines()[-1]
+        assert "No space left on device" in line
         assert "What was spent and released" in result.stdout
+        command = line.split("`dpmcmc ")[1].split("`")[0].split()
+        assert command == ["resume", str(folder / "run")]
+        asked = people.counted(monkeypatch)
+        run(*command)
+        assert asked == []
+        assert sorted(os.listdir(folder / "run")) == FILES
 
     def test_a_folder_that_came_between_is_left_alone(self, folder, sample_stub, monkeypatch):
-        write = sample_stub
+        sample = dpmcmc.sample
 
         def busy(model, records, **options):
             (folder / "run").mkdir()
             (folder / "run" / "notes").write_text("years of work")
             return sample(model, records, **options)
 
-        sample = dpmcmc.sample
         monkeypatch.setattr(dpmcmc, "sample", busy)
-        result = run(*people.arguments(folder), code=1)
-        assert write
-        place = result.stderr.split("its files are in '")[1].split("'")[0]
-        assert sorted(os.listdir(place)) == FILES
+        result = run(*people.arguments(folder), code=2)
+        assert "is not empty; nothing was computed" in result.stderr
         assert os.listdir(folder / "run") == ["notes"]
 
     def test_draws_that_could_not_be_put_together_are_kept(self, folder, monkeypatch):
-        def fail(*_, **__):
-            raise RunError("the run is done, but", unconstrained_draws=np.arange(6.0).reshape(3, 2))
+        """All that was released is in the folder, and a version that can put it together does."""
 
-        monkeypatch.setattr(dpmcmc, "sample", fail)
-        line = run(*people.arguments(folder), code=1).stderr.splitlines()[-1]
-        elsewhere = line.split("the draws are in '")[1].split("'")[0]
-        assert np.array_equal(np.load(os.path.join(elsewhere, "unconstrained_draws.npy")), [[0, 1], [2, 3], [4, 5]])
+        def fail(*_):
+            raise RunError("the run is done, but", unconstrained_draws=np.zeros((3, 2)))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tuned, "_posterior", fail)
+            line = run(*people.arguments(folder, sampler="dp-laplace"), code=1).stderr.splitlines()[-1]
+        assert f"go on with `dpmcmc resume {folder / 'run'}`" in line
+        asked = people.counted(monkeypatch)
+        run("resume", folder / "run")
+        assert asked == []
+        assert sorted(os.listdir(folder / "run")) == FILES
+
+    def test_an_earlier_run_is_kept_if_the_new_one_fails(self, folder, sample_stub, monkeypatch):
+        """Whether it is refused, or fails after it was set aside."""
+        run(*people.arguments(folder))
+        before = {path.name: path.read_bytes() for path in (folder / "run").iterdir()}
+        monkeypatch.undo()
+        run(*people.arguments(folder, overwrite=True, epsilon=0.01), code=3)
+        assert {path.name: path.read_bytes() for path in (folder / "run").iterdir()} == before
+
+        def fail(*_, **__):
+            raise RuntimeError
+
+        monkeypatch.setattr(tuned, "_prepare_chain", fail)
+        monkeypatch.setattr(tuned, "_constrained", fail)
+        run(*people.arguments(folder, overwrite=True), code=1)
+        assert {path.name: path.read_bytes() for path in (folder / "run").iterdir()} == before
 
     def test_a_lost_run_says_what_was_spent(self, folder, monkeypatch):
         def fail(*_, **__):
@@ -375,7 +394,7 @@ class TestDebug:
             assert "41 of a person'\n" not in result.output.replace('"', "'").replace("could not convert 'age ", "")
             assert "ValueError: " not in result.output
             assert "KeyError: " not in result.output
-        spent = "nothing was spent" if where == "Table" else "count ε = 60 as spent"
+        spent = "nothing was spent" if where == "Table" else "what was charged counts; `dpmcmc resume"
         assert spent in plain.stderr
 
     def test_an_error_of_ours_with_where_it_came_from(self, folder):

@@ -50,6 +50,7 @@ class ShowOptions:
 def sampling_shown(show: ShowOptions, folder: Path) -> Iterator[Callable[[Callable[[], "Posterior"]], None]]:
     """Give a function that samples and then shows what came of it; within, this package's warnings are collected."""
     from dpmcmc.inference.checkpoint import is_complete
+    from dpmcmc.inference.endings import NOT_WRITTEN
     from dpmcmc.output import WriteError
 
     with _warnings_kept() as notes:
@@ -63,7 +64,7 @@ def sampling_shown(show: ShowOptions, folder: Path) -> Iterator[Callable[[Callab
                 _show_run(show, posterior, tuple(notes), folder if written else None)
             finally:
                 if not written:
-                    raise WriteError(notes[0])
+                    raise WriteError(next(note for note in notes if note.startswith(NOT_WRITTEN)))
 
         yield draw
 

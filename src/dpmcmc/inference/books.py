@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 from dpmcmc.curator import Curator
 from dpmcmc.data import Source, marks_of
 from dpmcmc.errors import CheckpointError, DPMCMCError, LedgerError, QueryError
-from dpmcmc.inference.checkpoint import CHARGES, Checkpoint, RunFolder, is_complete
-from dpmcmc.inference.endings import ALL_SPENT, NOTHING_SPENT
+from dpmcmc.inference.checkpoint import CHARGES, OWN_CHARGES, Checkpoint, RunFolder, is_complete, tidy
+from dpmcmc.inference.endings import ALL_SPENT, NOT_WRITTEN, NOTHING_SPENT
 from dpmcmc.inference.journal import Journal
 from dpmcmc.inference.planning import Funds
 from dpmcmc.inference.settings import Settings
@@ -77,6 +78,7 @@ class Books:
         self.resumed = checkpoint is not None
         self.account: Account | None = None
         self._main: Budget | StepBudget | None = None
+        self.over = False  # whether nothing is left that could pay for a result
         if (ledger is not None or folder is not None or self.resumed) and jax.process_count() > 1:
             raise QueryError(
                 f"ledger and checkpoint do not go with {jax.process_count()} processes yet; run one process, or leave "
@@ -118,14 +120,16 @@ class Books:
     def ended(self) -> Posterior | None:
         """Return the result of a run that was complete but for its last file to be removed; None of any other."""
         checkpoint = self.checkpoint
-        if checkpoint is None or self.ledger is None or not checkpoint.folder.joinpath(POSTERIOR).exists():
+        if checkpoint is None or not checkpoint.folder.joinpath(POSTERIOR).exists():
             return None
-        run = self.ledger.run_of(checkpoint.facts["token"])
-        if run is None or self.ledger.is_open(run):
+        own = checkpoint.folder / CHARGES
+        ledger = self.ledger or (Ledger(own) if own.exists() else None)
+        run = None if ledger is None else ledger.run_of(checkpoint.facts["token"])
+        if ledger is None or run is None or ledger.is_open(run):
             return None
         posterior = Posterior.load(checkpoint.folder / POSTERIOR)
         checkpoint.remove()
-        checkpoint.forget_replaced()
+        tidy(checkpoint.folder)
         return posterior
 
     def open(self, curator: Curator, source: Source, funds: Funds | None) -> jax.Array:
@@ -160,7 +164,7 @@ class Books:
                     raise
                 place.unlink()  # killed while it was made, before anything was charged
         epsilon, delta = self.settings.granted
-        return Ledger.create(place, epsilon=epsilon, delta=delta)
+        return Ledger.create(place, epsilon=epsilon, delta=delta, name=OWN_CHARGES)
 
     def _account(self, ledger: Ledger, curator: Curator, source: Source, funds: Funds, token: str) -> Account:
         def marks(key: bytes) -> Marks:
@@ -207,6 +211,7 @@ class Books:
             "init": init,
             "model": _model_facts(curator),
             "ledger": None if self.ledger is None else self.ledger.place,
+            "same_people": self._same_people,
             "key": np.asarray(jax.random.key_data(key)).tolist(),
         }
         return facts, arrays | init_arrays
@@ -224,7 +229,8 @@ class Books:
             )
             raise CheckpointError(
                 f"the run in {self.checkpoint.shown!r} was begun with another model, other data or another version of "
-                f"JAX ({different}{shown}); go on with what it was begun with, or begin another run. Nothing was charged"
+                f"JAX ({different}{shown}); go on with what it was begun with, or begin another run; nothing was "
+                "charged"
             )
         self.checkpoint.append("resume", {"number": len(self.checkpoint.of_kind("resume")) + 1}, {})
         words = np.asarray(self.checkpoint.facts["key"], np.uint32)
@@ -291,16 +297,30 @@ class Books:
                 write_run(posterior, self.checkpoint.folder, overwrite=True)
             except Exception as error:
                 reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-                return (
-                    f"the run is done, but {self.checkpoint.shown!r} could not be written ({reason}); nothing is lost: "
-                    f"`dpmcmc resume {self.checkpoint.shown}` (in Python dpmcmc.resume) writes it, for no more budget"
-                )
+                return self._left_open(f"{self.checkpoint.shown!r} could not be written ({reason})")
         if self.account is not None:
-            self.account.close("complete")
+            try:
+                self.account.close("complete")
+            except LedgerError as error:
+                return self._left_open(str(error))
         if self.checkpoint is not None:
             self.checkpoint.remove()
-            self.checkpoint.forget_replaced()
+            tidy(self.checkpoint.folder)
         return None
+
+    def _left_open(self, problem: str) -> str:
+        """Say what is to be done with a run that is done, and whose end could not be written down."""
+        if self.checkpoint is None:
+            assert self.account is not None
+            return (
+                f"{NOT_WRITTEN} {problem}; its charges are all there: end it by `dpmcmc ledger close … "
+                f"{self.account.run}`, so that others can have what it did not spend"
+            )
+        self.checkpoint.close()
+        return (
+            f"{NOT_WRITTEN} {problem}; nothing is lost: `dpmcmc resume {self.checkpoint.shown}` (in Python "
+            "dpmcmc.resume) writes it, for no more budget"
+        )
 
     def give_up(self, how: str) -> None:
         """Close the books on a run that has ended without a result.
@@ -308,6 +328,9 @@ class Books:
         One that was charged and has a checkpoint stays open, to go on later; one that was not leaves no trace.
         """
         if self.checkpoint is not None and (self.charged or self.resumed):
+            if self.over and self.account is not None:
+                with contextlib.suppress(DPMCMCError):
+                    self.account.close(how)
             self.checkpoint.close()
             return
         nothing_is_done = self.checkpoint is None or not self.checkpoint.of_kind("answer", "start", "block", "check")
@@ -324,7 +347,7 @@ class Books:
 
     def how_to_go_on(self) -> str:
         """Say how, to be put behind a sentence on what happened; nothing if it cannot go on."""
-        if self.checkpoint is None or not (self.charged or self.checkpoint.of_kind("block", "start")):
+        if self.over or self.checkpoint is None or not (self.charged or self.checkpoint.of_kind("block", "start")):
             return ""
         return f"; go on with `dpmcmc resume {self.checkpoint.shown}` (in Python dpmcmc.resume): what is done is kept"
 
@@ -353,6 +376,8 @@ def complete_run(folder: str | os.PathLike[str]) -> Posterior | None:
     """Return the posterior of a run that is complete; None if it is not."""
     if not is_complete(folder):
         return None
+    with contextlib.suppress(OSError):  # (it may be read-only by now)
+        tidy(Path(folder))
     return Posterior.load(os.path.join(folder, POSTERIOR))
 
 

@@ -307,7 +307,8 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
     if stopped is None and done:
         return _Outcome(done, charged, starts, record_check, False, [])
     if stopped is None:
-        stopped = "a crash has cost what would have paid for the first draw"
+        run.books.over = True
+        stopped = "crashes have cost what would have paid for the first draw, so that another run is to be begun"
     outcome = _Outcome(done, charged, starts, record_check, True, [])
     if not done or run.books.can_resume:
         # Raised outside the handlers: the text of a foreign error could quote a record.

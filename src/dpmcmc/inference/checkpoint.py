@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import sqlite3
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,9 @@ from dpmcmc.output import OutputError
 from dpmcmc.results.folder import POSTERIOR, RUN_FILES
 
 CHECKPOINT, CHARGES = "checkpoint.db", "charges.ledger"
-_REPLACED = ".replaced"
+OWN_CHARGES = "the charges of one run, dpmcmc's own"
+"""The name of the ledger that a run without one has in its folder: any other is somebody's, and not removed."""
+_REPLACED, _TEST = ".replaced", ".dpmcmc-test-"
 _FACTS = "facts"
 _GENESIS = "0" * 64
 
@@ -72,16 +75,16 @@ class RunFolder:
     def _cannot(self, error: OSError) -> OutputError:
         return OutputError(
             f"cannot write the folder {self.shown!r} ({error.strerror or type(error).__name__}); nothing was computed, "
-            "choose another"
+            "choose another folder"
         )
 
     def _check(self) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise OutputError(f"{self.shown!r} is a file, not a folder; nothing was computed, choose another")
+            raise OutputError(f"{self.shown!r} is a file, not a folder; nothing was computed, choose another name")
         if self.path.exists():
             self._check_contents(sorted(path.name for path in self.path.iterdir()))
         there = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
-        test = there / f".dpmcmc-test-{os.getpid()}"
+        test = there / f"{_TEST}{os.getpid()}"
         test.write_bytes(b"test")
         test.unlink()
 
@@ -91,7 +94,7 @@ class RunFolder:
                 f"the folder {self.shown!r} holds a run that is not complete; go on with it by `dpmcmc resume "
                 f"{self.shown}` (in Python dpmcmc.resume), or choose another folder; nothing was computed"
             )
-        others = [name for name in names if not _is_left_over(name)]
+        others = [name for name in names if not _is_left_over(self.path / name)]
         if others and not self.overwrite:
             raise OutputError(
                 f"the folder {self.shown!r} is not empty; nothing was computed, choose another, or let an earlier run "
@@ -117,30 +120,40 @@ class RunFolder:
         OutputError
             It could not be made.
         """
+        checkpoint: Checkpoint | None = None
+        ours = True
         try:
             for folder in reversed([one for one in (self.path, *self.path.parents) if not one.exists()]):
                 folder.mkdir()
                 self._made.append(folder)
             self._check_contents(sorted(path.name for path in self.path.iterdir()))  # somebody may have been faster
-            target = self.path / CHECKPOINT
-            if target.exists():  # of a run that was killed before it had begun
-                _remove_database(target)
-                _remove_database(self.path / CHARGES)
-            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            earlier = [name for name in RUN_FILES if (self.path / name).exists()]
-            if earlier:
-                self.path.joinpath(_REPLACED).mkdir(exist_ok=True)
-                for name in earlier:
-                    os.replace(self.path / name, self.path / _REPLACED / name)
-        except FileExistsError:
-            raise OutputError(
-                f"another run has begun in {self.shown!r}; nothing was computed, choose another"
-            ) from None
-        except OSError as error:
-            raise self._cannot(error) from None
-        checkpoint = Checkpoint(self.path, self.shown)
-        checkpoint.append(_FACTS, {**facts, "command": self.command}, arrays)
+            with contextlib.suppress(FileExistsError):  # (not opened beside SQLite: closing it would lose its locks)
+                os.close(os.open(self.path / CHECKPOINT, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            checkpoint = Checkpoint(self.path, self.shown)  # from here on nobody else can have it
+            ours = not checkpoint.parts
+            if not ours:
+                raise OutputError(
+                    f"another run has begun in {self.shown!r}; nothing was computed, choose another folder"
+                )
+            _remove_charges(self.path)  # of a run that was killed before it had begun
+            checkpoint.append(_FACTS, {**facts, "command": self.command}, arrays)
+            self._set_earlier_aside()
+        except BaseException as error:
+            if ours:
+                self.discard(checkpoint)
+            elif checkpoint is not None:
+                checkpoint.close()
+            if isinstance(error, OSError):
+                raise self._cannot(error) from None
+            raise
         return checkpoint
+
+    def _set_earlier_aside(self) -> None:
+        earlier = [name for name in RUN_FILES if (self.path / name).exists()]
+        if earlier:
+            self.path.joinpath(_REPLACED).mkdir(exist_ok=True)
+        for name in earlier:
+            os.replace(self.path / name, self.path / _REPLACED / name)
 
     def discard(self, checkpoint: Checkpoint | None) -> None:
         """Leave everything as it was: nothing was spent."""
@@ -172,6 +185,7 @@ class Checkpoint:
         self._file = self.folder / CHECKPOINT
         self._head, self._number = _GENESIS, 0
         self._check_place()
+        before = _identity(self._file)
         with self._told("opened"):
             self._connection = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False, timeout=2.0)
             try:
@@ -184,6 +198,8 @@ class Checkpoint:
                         "header TEXT NOT NULL, arrays BLOB NOT NULL, hash TEXT NOT NULL)"
                     )
                 self.parts = self._read()
+                if before is None or _identity(self._file) != before:  # who had it was done with it, and removed it
+                    raise CheckpointError(f"the run in {self.shown!r} has just ended, or begun; try again")
             except BaseException:
                 self._connection.close()
                 raise
@@ -237,13 +253,14 @@ class Checkpoint:
     def _read(self) -> list[Part]:
         """Read everything, and see that it is what was written."""
         parts = []
-        for number, kind, text, content, head in self._connection.execute("SELECT * FROM parts ORDER BY number"):
+        found = self._connection.execute("SELECT number, kind, header, arrays, hash FROM parts ORDER BY number")
+        for number, kind, text, content, head in found:
             try:
                 expected = _hash(self._head, kind, text, content)
                 if number != self._number + 1 or head != expected:
                     raise ValueError("not what was written")
                 parts.append(Part(kind, json.loads(text), _unpacked(content)))
-            except (ValueError, TypeError, KeyError, AttributeError, OSError, EOFError):
+            except (ValueError, TypeError, KeyError, AttributeError, OSError, EOFError, zipfile.BadZipFile):
                 raise CheckpointError(self._damaged()) from None
             self._head, self._number = expected, number
         return parts
@@ -291,12 +308,17 @@ class Checkpoint:
     def remove(self) -> None:
         """Remove the checkpoint (not the results), once it is not needed any more."""
         self.close()
-        _remove_database(self.folder / CHARGES)
-        _remove_database(self._file)
+        _remove_database(self._file)  # first: without its charges it would be worth nothing
+        _remove_charges(self.folder)
 
-    def forget_replaced(self) -> None:
-        """Remove an earlier run that was set aside."""
-        shutil.rmtree(self.folder / _REPLACED, ignore_errors=True)
+
+def tidy(folder: Path) -> None:
+    """Remove from the folder of a complete run what is not of it: an earlier run, charges, what a kill has left."""
+    shutil.rmtree(folder / _REPLACED, ignore_errors=True)
+    _remove_charges(folder)
+    for path in folder.iterdir():
+        if _is_temporary(path.name):
+            path.unlink(missing_ok=True)
 
 
 def is_complete(folder: str | os.PathLike[str]) -> bool:
@@ -309,7 +331,7 @@ def has_begun(folder: Path) -> bool:
     """Whether the checkpoint in a folder holds anything (or cannot be read, which is no reason to replace it)."""
     try:
         with contextlib.closing(
-            sqlite3.connect(f"file:{folder / CHECKPOINT}?mode=ro", uri=True, timeout=0.5)
+            sqlite3.connect(f"{(folder / CHECKPOINT).as_uri()}?mode=ro", uri=True, timeout=0.5)
         ) as connection:
             (number,) = connection.execute("SELECT COUNT(*) FROM parts").fetchone()
             return bool(number)
@@ -319,9 +341,42 @@ def has_begun(folder: Path) -> bool:
         return True
 
 
-def _is_left_over(name: str) -> bool:
+def _is_left_over(path: Path) -> bool:
     """Whether a file is of a run that was killed before it had begun."""
-    return name.startswith((CHECKPOINT, CHARGES))
+    if path.name.startswith(CHARGES):
+        return _are_own_charges(path.with_name(CHARGES))
+    return path.name.startswith(CHECKPOINT) or _is_temporary(path.name)
+
+
+def _are_own_charges(path: Path) -> bool:
+    """Whether a ledger was made by a run for itself, and is nobody else's."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=0.5)) as connection:
+            (payload,) = connection.execute("SELECT payload FROM dpmcmc_ledger WHERE number = 1").fetchone() or ("{}",)
+            return bool(json.loads(payload).get("name", OWN_CHARGES) == OWN_CHARGES)
+    except sqlite3.OperationalError as error:
+        return "no such table" in str(error)  # making it was interrupted
+    except (sqlite3.Error, ValueError, AttributeError):
+        return False
+
+
+def _remove_charges(folder: Path) -> None:
+    if _are_own_charges(folder / CHARGES):
+        _remove_database(folder / CHARGES)
+
+
+def _is_temporary(name: str) -> bool:
+    """Whether a file was to be gone a moment after it was made."""
+    unfinished = name.endswith(".tmp") and name.startswith(tuple(f".{known}." for known in RUN_FILES))
+    return unfinished or name.startswith(_TEST)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_a_run(folder: Path) -> bool:

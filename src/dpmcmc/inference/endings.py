@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpmcmc.errors import DPMCMCError, RunError
 
 INTERRUPTED = "it was interrupted"
+NOT_WRITTEN = "the run is done, but"
 NOTHING_SPENT, ALL_SPENT = "nothing was spent", "the whole budget counts as spent"
 
 

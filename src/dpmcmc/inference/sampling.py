@@ -12,11 +12,11 @@ import jax
 
 from dpmcmc import checks
 from dpmcmc.data import Table
-from dpmcmc.errors import DPMCMCWarning, QueryError, RunError
+from dpmcmc.errors import DPMCMCWarning, LedgerError, QueryError, RunError
 from dpmcmc.inference import chains, planning, stepwise, tuned
 from dpmcmc.inference.books import Books, complete_run, load_settings
 from dpmcmc.inference.checkpoint import Checkpoint, RunFolder
-from dpmcmc.inference.endings import terminated_like_interrupted, undisturbed
+from dpmcmc.inference.endings import NOT_WRITTEN, terminated_like_interrupted, undisturbed
 from dpmcmc.inference.settings import Settings
 from dpmcmc.models import Model, allowed
 from dpmcmc.models.units import row_model
@@ -211,11 +211,12 @@ def resume(
                 "sample` began, use `dpmcmc resume`)"
             )
         place = kept.facts["ledger"] if ledger is None else ledger
-        books = Books(sampler, settings, exact, ledger=place, checkpoint=kept)
+        same_people = bool(kept.facts["same_people"]) and place is not None
+        books = Books(sampler, settings, exact, ledger=place, checkpoint=kept, same_people=same_people)
+        ended = books.ended()
     except BaseException:
         kept.close()
         raise
-    ended = books.ended()
     if ended is not None:
         return ended
     posterior, texts = _drawn(model, data, sampler, settings, exact, books)
@@ -238,20 +239,40 @@ def _drawn(
                 posterior, texts = chains.draw(model, data, sampler, settings, books)
         with undisturbed():
             posterior = _with_rows(posterior, model, data)
-            privacy = replace(posterior.privacy, ledger=books.standing())
-            posterior = replace(posterior, privacy=privacy, spending=books.spending())
+            posterior = replace(posterior, spending=books.spending())
+            posterior = replace(posterior, privacy=replace(posterior.privacy, ledger=_standing(books, posterior)))
             problem = books.finish(posterior)
         return posterior, texts if problem is None else (problem, *texts)
     except (RunError, KeyboardInterrupt) as error:
         how = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         stopped = error
-        if books.how_to_go_on() and getattr(error, "unconstrained_draws", None) is None:
-            stopped = type(error)(f"{error}{books.how_to_go_on()}")
+        stopped = _with_a_way_on(error, books.how_to_go_on())
     except BaseException:
         books.give_up("failed")
         raise
     books.give_up(how)
     raise stopped
+
+
+def _standing(books: Books, posterior: Posterior) -> dict[str, Any] | None:
+    try:
+        return books.standing()
+    except LedgerError as error:
+        text = f"{NOT_WRITTEN} {error}"
+    if not books.can_resume:
+        text += "; its draws are paid for, and attached to this error as `posterior` (its statement lacks the ledger)"
+    raise RunError(text, posterior=posterior)
+
+
+def _with_a_way_on(error: RunError | KeyboardInterrupt, way: str) -> BaseException:
+    """Return the error with what can be done about it."""
+    if not way:
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return KeyboardInterrupt(f"{error}{way}")
+    told = RunError(f"{error}{way}", error.unconstrained_draws, error.posterior)
+    told.__cause__ = error.__cause__
+    return told
 
 
 def _told(posterior: Posterior, texts: Sequence[str]) -> Posterior:
