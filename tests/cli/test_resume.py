@@ -356,7 +356,7 @@ def test_a_read_only_folder_or_ledger(small_disk, tmp_path):
     remount(small_disk, "ro")
     for changes in ({"out": small_disk / "run"}, {"ledger": small_disk / "people.ledger"}):
         line = run(*sampling(folder, **changes), code=2).stderr.splitlines()[-1]
-        assert re.search("Read-only|cannot be opened; check the path and its permissions", line), line
+        assert re.search("Read-only|is read-only; change the permissions", line), line
     assert faults.audit(folder / "people.ledger").spent == 0
     assert not (folder / "run").exists()
     remount(small_disk, "rw")
@@ -549,6 +549,13 @@ def test_another_table_is_noticed_before_anything_is_spent(change, stopped, kill
         (killed / "people.csv").write_bytes(original)
     run(*command)
     assert_complete(folder / "run", folder / "people.ledger")
+
+
+def test_a_file_that_was_changed_is_told_of_where_no_ledger_knows_it(folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        assert faults.Crashes(patch).at(8, True, lambda: run(*sampling(folder, ledger=None))) is None
+    os.utime(folder / "people.csv", ns=(1, 1))
+    assert "was changed since this run was begun" in run("resume", folder / "run").output
 
 
 # ------------------------------------------------------------------ what is no run

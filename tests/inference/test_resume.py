@@ -4,8 +4,10 @@ A crash is an error that nothing handles, at the moment where a part is written 
 released is lost; after: it is kept). `tests/cli/test_resume.py` kills real processes.
 """
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import warnings
 
 import jax
@@ -364,6 +366,62 @@ def test_what_is_not_the_run_is_refused_and_the_run_can_still_go_on(what, error,
     posterior.privacy.check()
 
 
+def test_a_ledger_that_lacks_charges_of_what_is_kept_is_noticed(stopped, tmp_path):
+    """An older copy that was put back: the blocks that were released since are in no book any more."""
+    case, folder, place = stopped
+    whole = place.read_bytes()
+    number = max(charge.number for charge in dpmcmc.Ledger(place).account(1).charges)
+    with contextlib.closing(sqlite3.connect(place)) as connection, connection:
+        connection.execute("DELETE FROM dpmcmc_ledger WHERE number >= ?", (number - 3,))
+    dpmcmc.Ledger(place).verify()  # which cannot know
+    with pytest.raises(CheckpointError, match="lacks charges"):
+        case.go_on(folder)
+    place.write_bytes(whole)
+    assert_complete(folder, case.go_on(folder))
+
+
+def test_of_a_folder_that_was_copied_the_last_to_go_on_is_charged(stopped, tmp_path, monkeypatch):
+    case, folder, place = stopped
+    shutil.copytree(folder, tmp_path / "copy")
+    pay, others = Curator.pay, []
+
+    def pay_beside(curator, *arguments):
+        if not others:  # in the middle of one, the other goes on
+            others.append(1)
+            others.append(case.go_on(tmp_path / "copy"))
+        return pay(curator, *arguments)
+
+    monkeypatch.setattr(Curator, "pay", pay_beside)
+    with pytest.raises(RunError, match=r"another process has gone on|has ended"):
+        case.go_on(folder)
+    assert others[1].privacy.private
+    (run,) = faults.audit(place).runs.values()
+    assert faults.delta_of(run.spent, case.options["epsilon"]) <= DELTA
+
+
+def test_settings_that_the_ledger_does_not_know_are_refused(stopped, monkeypatch):
+    """A checkpoint that somebody has edited, with all its hashes, so that the run would have a larger ε."""
+    case, folder, place = stopped
+    spent = faults.audit(place).spent
+    facts = Checkpoint.facts.fget
+    edited = property(lambda kept: {**facts(kept), "settings": {**facts(kept)["settings"], "epsilon": 50.0}})
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "facts", edited)
+        with pytest.raises(CheckpointError, match="other settings"):
+            case.go_on(folder)
+    assert faults.audit(place).spent == spent
+    assert_complete(folder, case.go_on(folder))
+
+
+def test_a_run_that_stands_alone_keeps_no_fingerprint(tmp_path, monkeypatch):
+    """In its folder lies the key, too: together they would tell a guess of the data from another."""
+    case = BLOCKS["penalty"]
+    assert faults.Crashes(monkeypatch).at(5, True, lambda: case.begin(tmp_path / "run")) is None
+    monkeypatch.undo()
+    assert dpmcmc.Ledger(tmp_path / "run" / CHARGES).status().num_records == ()
+    case.go_on(tmp_path / "run")
+
+
 def test_two_at_once(stopped):
     case, folder, place = stopped
     other = Checkpoint(folder)
@@ -397,7 +455,7 @@ def test_killed_while_it_was_finishing(own, where, tmp_path, monkeypatch):
     from dpmcmc.inference import books, checkpoint
     from dpmcmc.privacy.ledger import Account
 
-    remove, calls = checkpoint._remove_database, []
+    remove, calls = checkpoint.remove_database, []
 
     def crash(*_):
         raise faults.Crash
@@ -408,8 +466,8 @@ def test_killed_while_it_was_finishing(own, where, tmp_path, monkeypatch):
 
     targets = {
         "before closing": (Account, "close", crash),
-        "before removing": (checkpoint, "_remove_database", lambda path: crash_at(1, path)),
-        "between": (checkpoint, "_remove_database", lambda path: crash_at(2, path)),
+        "before removing": (checkpoint, "remove_database", lambda path: crash_at(1, path)),
+        "between": (checkpoint, "remove_database", lambda path: crash_at(2, path)),
         "before tidying": (books, "tidy", crash),
     }
     with monkeypatch.context() as patch:

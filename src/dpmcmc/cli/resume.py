@@ -1,5 +1,6 @@
 """`dpmcmc resume`: go on with a run that was stopped."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,7 @@ def resume(
 
 def _go_on(folder: Path, show: ShowOptions, ledger: str | None) -> None:
     import dpmcmc
+    from dpmcmc.errors import DPMCMCWarning
     from dpmcmc.inference.checkpoint import Checkpoint, is_complete
 
     with sampling_shown(show, folder) as draw:
@@ -60,5 +62,12 @@ def _go_on(folder: Path, show: ShowOptions, ledger: str | None) -> None:
             )
         file, schema = Path(command["file"]), dpmcmc.Schema.from_dict(command["schema"])
         show.say(f"Going on with {folder}: reading {file}.")
+        if file.exists() and file.stat().st_mtime_ns != command["changed"]:
+            warnings.warn(
+                f"{str(file)!r} was changed since this run was begun; if its records are others, the result mixes two "
+                "tables: begin another run then",
+                DPMCMCWarning,
+                stacklevel=1,
+            )
         model, records = model_and_records(file, schema, ModelOptions.from_dict(command["model"]), command["stream"])
         draw(lambda: dpmcmc.resume(folder, model, records, ledger=ledger, progress=not show.quiet))

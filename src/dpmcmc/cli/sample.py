@@ -182,6 +182,8 @@ class _Sampling:
         """Return what `dpmcmc resume` needs to find model and records again."""
         return {
             "file": str(self.file.absolute()),
+            # When it was changed last, and not how large it is: that could tell of records.
+            "changed": self.file.stat().st_mtime_ns,
             "schema": schema.to_dict(),
             "model": self.model.to_dict(),
             "stream": self.run.stream,

@@ -22,13 +22,23 @@ from numpy.typing import NDArray
 from dpmcmc.curator import Curator
 from dpmcmc.data import Source, marks_of
 from dpmcmc.errors import CheckpointError, DPMCMCError, LedgerError, QueryError
-from dpmcmc.inference.checkpoint import CHARGES, OWN_CHARGES, Checkpoint, RunFolder, is_complete, tidy
+from dpmcmc.inference.checkpoint import (
+    CHARGES,
+    OWN_CHARGES,
+    Checkpoint,
+    RunFolder,
+    holds_anything,
+    is_complete,
+    remove_database,
+    tidy,
+)
 from dpmcmc.inference.endings import ALL_SPENT, NOT_WRITTEN, NOTHING_SPENT
 from dpmcmc.inference.journal import Journal
 from dpmcmc.inference.planning import Funds
 from dpmcmc.inference.settings import Settings
+from dpmcmc.models.units import unit_name
 from dpmcmc.privacy import Budget, Ledger, StepBudget
-from dpmcmc.privacy.ledger import Account, Marks
+from dpmcmc.privacy.ledger import Account, Batches, Marks
 from dpmcmc.privacy.statement import installed_versions
 from dpmcmc.results import Posterior
 from dpmcmc.results.folder import POSTERIOR, write_run
@@ -157,22 +167,22 @@ class Books:
     def _own_ledger(self, checkpoint: Checkpoint) -> Ledger:
         place = checkpoint.folder / CHARGES
         if self.resumed and place.exists():
-            try:
+            if holds_anything(place, "dpmcmc_ledger"):
                 return Ledger(place)
-            except LedgerError:
-                if checkpoint.parts[1:] and any(part.kind != "resume" for part in checkpoint.parts[1:]):
-                    raise
-                place.unlink()  # killed while it was made, before anything was charged
+            remove_database(place)  # killed while it was made, before anything was charged
         epsilon, delta = self.settings.granted
         return Ledger.create(place, epsilon=epsilon, delta=delta, name=OWN_CHARGES)
 
     def _account(self, ledger: Ledger, curator: Curator, source: Source, funds: Funds, token: str) -> Account:
-        def marks(key: bytes) -> Marks:
+        def fingerprints(key: bytes) -> Marks:
             return Marks(curator.num_records, marks_of(source, key))
 
+        # A run's own ledger lies in its folder with its key: fingerprints there would be a secret among what is not.
+        marks = None if self._stands_alone else fingerprints
         run = ledger.run_of(token)
         if run is not None:
             account = ledger.account(run)
+            self._check_account(account)
             account.note_resumed(marks)
             return account
         if (
@@ -189,12 +199,24 @@ class Books:
             "minibatch" if isinstance(funds.main, StepBudget) else "gaussian",
             epsilon,
             delta,
+            batches=_batches(funds),
+            unit=unit_name(curator.model),
             sampler=_name_of(self._sampler),
             model=curator.model.name,
             marks=marks,
             same_people=self._same_people,
             token=token,
         )
+
+    def _check_account(self, account: Account) -> None:
+        """Refuse settings that the run was not opened with: of a checkpoint that was edited, say."""
+        assert self.checkpoint is not None
+        opened = account.status.epsilon, account.status.delta, account.status.sampler
+        if opened != (*self.settings.granted, _name_of(self._sampler)):
+            raise CheckpointError(
+                f"the run in {self.checkpoint.shown!r} has other settings than the ledger {account.ledger.place!r} "
+                "knows; they do not belong together, and nothing was charged"
+            )
 
     # ------------------------------------------------------------------------------------------------ the facts
 
@@ -319,7 +341,7 @@ class Books:
         self.checkpoint.close()
         return (
             f"{NOT_WRITTEN} {problem}; nothing is lost: `dpmcmc resume {self.checkpoint.shown}` (in Python "
-            "dpmcmc.resume) writes it, for no more budget"
+            "dpmcmc.resume) writes it"
         )
 
     def give_up(self, how: str) -> None:
@@ -347,6 +369,8 @@ class Books:
 
     def how_to_go_on(self) -> str:
         """Say how, to be put behind a sentence on what happened; nothing if it cannot go on."""
+        if self.account is not None and not self.account.status.open:
+            return ""
         if self.over or self.checkpoint is None or not (self.charged or self.checkpoint.of_kind("block", "start")):
             return ""
         return f"; go on with `dpmcmc resume {self.checkpoint.shown}` (in Python dpmcmc.resume): what is done is kept"
@@ -369,7 +393,7 @@ def load_settings(checkpoint: Checkpoint, *, progress: bool, devices: Any) -> tu
         )
         return _sampler_from_plain(facts["sampler"], arrays), settings, bool(facts["exact"])
     except (KeyError, TypeError, ValueError):
-        raise CheckpointError(f"the checkpoint in {checkpoint.shown!r} is damaged; restore it from a copy") from None
+        raise CheckpointError(f"the checkpoint in {checkpoint.shown!r} is damaged; begin another run") from None
 
 
 def complete_run(folder: str | os.PathLike[str]) -> Posterior | None:
@@ -394,6 +418,15 @@ def _shortened(course: list[Spend]) -> tuple[Spend, ...]:
             short.append(entry)
             joined = 1
     return tuple(short)
+
+
+def _batches(funds: Funds) -> Batches | None:
+    """Return what a minibatch run may do, for the ledger's rules; None of other runs."""
+    main, check = funds.main, funds.check
+    if not isinstance(main, StepBudget):
+        return None
+    apart = (0.0, 0.0) if check is None else (check.epsilon, check.delta)
+    return Batches(int(main.total), main.noise_ratio, main.sampling_prob, main.scheme, *apart)
 
 
 def _is_private(sampler: Any) -> bool:

@@ -25,7 +25,7 @@ from dpmcmc.curator import (
     placement,
 )
 from dpmcmc.curator.arithmetic import exact_arithmetic
-from dpmcmc.errors import DPMCMCWarning, QueryError
+from dpmcmc.errors import CheckpointError, DPMCMCWarning, QueryError
 from dpmcmc.inference import planning
 from dpmcmc.inference.blocks import Program, Shape, choose_shape, compile_run, starting_points
 from dpmcmc.inference.books import Books
@@ -192,7 +192,8 @@ def _check_records(run: _Run) -> RecordCheck | None:
     check = RecordCheck(
         estimate=float(release.value), noise_sd=float(release.noise_sd), num_records=run.curator.num_records
     )
-    _write(run, "check", {"estimate": check.estimate, "noise_sd": check.noise_sd}, {})
+    entry = run.funds.check.last_entry
+    _write(run, "check", {"estimate": check.estimate, "noise_sd": check.noise_sd, "entry": entry}, {})
     return check
 
 
@@ -230,10 +231,17 @@ def _kept(run: _Run) -> _Kept:
         state = jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in _leaves(states[-1].arrays, "state")])
     check = None
     for part in checkpoint.of_kind("check"):
-        check = RecordCheck(**part.header, num_records=run.curator.num_records)
+        found = {name: part.header[name] for name in ("estimate", "noise_sd")}
+        check = RecordCheck(**found, num_records=run.curator.num_records)
     charged, starts = sum(int(part.header["steps"]) for part in blocks), len(checkpoint.of_kind("start"))
     checked = check is not None
     if account is not None and run.funds is not None:
+        known = {0, *(charge.number for charge in account.charges)}  # (0: a start that asks for nothing)
+        if any(part.header["entry"] not in known for part in checkpoint.of_kind("check", "start", "block")):
+            raise CheckpointError(
+                f"the ledger {account.ledger.place!r} lacks charges of what is in {checkpoint.shown!r}: it was "
+                "replaced by an older copy; put the whole one back (what it lacks is spent all the same)"
+            )
         charges = [charge.what for charge in account.charges]
         charged = sum(int(what["steps"]) for what in charges if what["kind"] == "steps")
         starts = sum(what["kind"] == "start" for what in charges)
@@ -272,6 +280,7 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
     shape = _rest(run, kept)
     orders = [shape.order(run.queries, block) for block in range(shape.num_blocks + 1)]
     done, charged, starts, record_check = list(kept.done), kept.charged, kept.starts, kept.record_check
+    start_cost = run.start_order.cost(curator.num_records, curator.model.dimension)
     stopped: str | None = None
 
     try:
@@ -283,7 +292,8 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
             if state is None and shape.num_draws:
                 starts += 1
                 state = run.program.start(run.inputs, run.keys[0], run.theta, curator.pay(run.start_order))
-                _write(run, "start", {}, _named("state", state))
+                entry = 0 if curator.budget is None else curator.budget.last_entry
+                _write(run, "start", {"entry": entry if any(start_cost) else 0}, _named("state", state))
             for block, order in enumerate(orders[:-1]):
                 assert order is not None
                 active = order.draws
@@ -295,7 +305,8 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
                 released = jax.tree.map(lambda leaf, active=active: np.asarray(leaf)[:active], (drawn, info))
                 curator.raise_stream_error()  # the block's draws are worthless if its records could not be read
                 arrays = {"positions": released[0], **_named("info", released[1]), **_named("state", state)}
-                _write(run, "block", {"steps": steps}, arrays)
+                entry = 0 if curator.budget is None else curator.budget.last_entry
+                _write(run, "block", {"steps": steps, "entry": entry}, arrays)
                 done.append(released)
                 report(steps, info, curator.budget)
     except KeyboardInterrupt:

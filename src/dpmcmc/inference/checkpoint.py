@@ -12,8 +12,10 @@ import hashlib
 import io
 import json
 import os
+import random
 import shutil
 import sqlite3
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,6 +34,8 @@ OWN_CHARGES = "the charges of one run, dpmcmc's own"
 _REPLACED, _TEST = ".replaced", ".dpmcmc-test-"
 _FACTS = "facts"
 _GENESIS = "0" * 64
+# Seconds to wait for another process that has the checkpoint for a moment.
+_PATIENCE = 3.0
 
 
 class Part(NamedTuple):
@@ -187,22 +191,45 @@ class Checkpoint:
         self._check_place()
         before = _identity(self._file)
         with self._told("opened"):
-            self._connection = sqlite3.connect(self._file, isolation_level=None, check_same_thread=False, timeout=2.0)
+            self._connection = self._locked()
             try:
-                # From the first transaction on, nobody else can open it; the system lets go if this process dies.
-                self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._connection.execute("PRAGMA synchronous = EXTRA")
-                with self._transaction():
-                    self._connection.execute(
-                        "CREATE TABLE IF NOT EXISTS parts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, "
-                        "header TEXT NOT NULL, arrays BLOB NOT NULL, hash TEXT NOT NULL)"
-                    )
                 self.parts = self._read()
                 if before is None or _identity(self._file) != before:  # who had it was done with it, and removed it
-                    raise CheckpointError(f"the run in {self.shown!r} has just ended, or begun; try again")
+                    raise CheckpointError(self._just_now())
             except BaseException:
                 self._connection.close()
                 raise
+
+    def _locked(self) -> sqlite3.Connection:
+        """Open the file so that nobody else can; the system lets go if this process dies.
+
+        Of two that try at the same moment each may keep the other out: so both let go, and try again at another.
+        """
+        end = time.monotonic() + _PATIENCE
+        while True:
+            if not self._file.exists():
+                raise CheckpointError(self._just_now())
+            # (Not made if it is gone by now.)
+            name = f"{self._file.as_uri()}?mode=rw"
+            connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False, timeout=0.1)
+            try:
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("PRAGMA synchronous = EXTRA")
+                connection.execute("BEGIN EXCLUSIVE")
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS parts (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, "
+                    "header TEXT NOT NULL, arrays BLOB NOT NULL, hash TEXT NOT NULL)"
+                )
+                connection.execute("COMMIT")
+                return connection
+            except BaseException as error:
+                connection.close()
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(random.uniform(0.02, 0.3))
+
+    def _just_now(self) -> str:
+        return f"the run in {self.shown!r} has just ended, or begun; try again"
 
     def _check_place(self) -> None:
         if self._file.exists():
@@ -267,8 +294,8 @@ class Checkpoint:
 
     def _damaged(self) -> str:
         return (
-            f"the checkpoint in {self.shown!r} is damaged; restore it from a copy, or begin another run (what this one "
-            "was charged counts as spent)"
+            f"the checkpoint in {self.shown!r} is damaged; begin another run (what this one was charged counts as "
+            "spent)"
         )
 
     @contextlib.contextmanager
@@ -308,7 +335,7 @@ class Checkpoint:
     def remove(self) -> None:
         """Remove the checkpoint (not the results), once it is not needed any more."""
         self.close()
-        _remove_database(self._file)  # first: without its charges it would be worth nothing
+        remove_database(self._file)  # first: without its charges it would be worth nothing
         _remove_charges(self.folder)
 
 
@@ -328,12 +355,15 @@ def is_complete(folder: str | os.PathLike[str]) -> bool:
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether the checkpoint in a folder holds anything (or cannot be read, which is no reason to replace it)."""
+    """Whether the checkpoint in a folder holds anything."""
+    return holds_anything(folder / CHECKPOINT, "parts")
+
+
+def holds_anything(path: Path, table: str) -> bool:
+    """Whether there is anything in a table of an SQLite file (or it cannot be read: no reason to replace it)."""
     try:
-        with contextlib.closing(
-            sqlite3.connect(f"{(folder / CHECKPOINT).as_uri()}?mode=ro", uri=True, timeout=0.5)
-        ) as connection:
-            (number,) = connection.execute("SELECT COUNT(*) FROM parts").fetchone()
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=0.5)) as connection:
+            (number,) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
             return bool(number)
     except sqlite3.OperationalError as error:
         return "no such table" not in str(error)
@@ -362,7 +392,7 @@ def _are_own_charges(path: Path) -> bool:
 
 def _remove_charges(folder: Path) -> None:
     if _are_own_charges(folder / CHARGES):
-        _remove_database(folder / CHARGES)
+        remove_database(folder / CHARGES)
 
 
 def _is_temporary(name: str) -> bool:
@@ -390,7 +420,8 @@ def _is_a_run(folder: Path) -> bool:
     return True
 
 
-def _remove_database(path: Path) -> None:
+def remove_database(path: Path) -> None:
+    """Remove an SQLite file, and what SQLite keeps beside it."""
     for suffix in ("-wal", "-shm", "-journal", ""):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 

@@ -241,6 +241,8 @@ def _drawn(
             posterior = _with_rows(posterior, model, data)
             posterior = replace(posterior, spending=books.spending())
             posterior = replace(posterior, privacy=replace(posterior.privacy, ledger=_standing(books, posterior)))
+            if books.resumed:
+                _check(posterior)
             problem = books.finish(posterior)
         return posterior, texts if problem is None else (problem, *texts)
     except (RunError, KeyboardInterrupt) as error:
@@ -252,6 +254,14 @@ def _drawn(
         raise
     books.give_up(how)
     raise stopped
+
+
+def _check(posterior: Posterior) -> None:
+    """Compute the statement of a run again that several processes have had a part in, before it is written."""
+    try:
+        posterior.privacy.check()
+    except QueryError as error:
+        raise RunError(f"the run is done, but its parts do not belong together: {error}; nothing was written") from None
 
 
 def _standing(books: Books, posterior: Posterior) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from dpmcmc.data.units import UnitRecords, Units
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models.model import Model
 
-__all__ = ["UnitModel", "open_units", "row_model", "unit_of_privacy"]
+__all__ = ["UnitModel", "open_units", "row_model", "unit_name", "unit_of_privacy"]
 
 
 class UnitModel(Model):
@@ -151,6 +151,13 @@ def open_units(model: Model, data: Any) -> tuple[Model, Source]:
             "two of them and count twice; run one process."
         )
     return model, open_source(data)
+
+
+def unit_name(model: Model) -> str:
+    """Name whom a model protects, for a ledger: the column that tells persons apart, "unit" if none does, "row"."""
+    if not isinstance(model, UnitModel) or (model.unit is None and model.max_rows == 1):
+        return "row"
+    return "unit" if model.unit is None else model.unit
 
 
 def unit_of_privacy(model: Model) -> str:

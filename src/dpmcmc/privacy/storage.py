@@ -177,9 +177,7 @@ class Storage:
             return
         with self._told("read"), self._engine.connect() as connection:
             if connection.exec_driver_sql("PRAGMA integrity_check").scalar() != "ok":
-                raise LedgerError(
-                    f"the ledger {self.shown!r} is damaged; restore a copy that has all entries (what a copy lacks is spent all the same)"
-                )
+                raise LedgerError(f"the ledger {self.shown!r} could not be read: {_DAMAGED}")
 
     def rows_from(self, number: int) -> list[Row]:
         """Return the entry of this number and all later ones, in order; with 0, all that there are."""
@@ -222,7 +220,8 @@ class Storage:
     def _connect(self) -> sqlite3.Connection:
         assert self.path is not None
         # Not created if it is gone; begun by hand (see `_begin_in_sqlite`).
-        name = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+        mode = "ro&immutable=1" if _is_on_a_read_only_disk(self.path) else "rw"
+        name = f"file:{quote(os.fsencode(self.path))}?mode={mode}"
         connection = sqlite3.connect(name, uri=True, isolation_level=None)
         try:
             connection.execute(f"PRAGMA busy_timeout = {int(1000 * self._patience)}")
@@ -293,3 +292,13 @@ def _network_settings(url: sql.URL) -> dict[str, int]:
     if not url.get_driver_name().startswith("psycopg"):
         return {}
     return {name: value for name, value in _NETWORK.items() if name not in url.query}
+
+
+def _is_on_a_read_only_disk(path: Path) -> bool:
+    """Whether nothing can be written there, so that SQLite could not even read a file with a write-ahead log."""
+    try:
+        read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+        log = Path(f"{path}-wal")
+        return read_only and not (log.exists() and log.stat().st_size)  # (with a log, its last entries would be missed)
+    except (OSError, AttributeError):
+        return False
