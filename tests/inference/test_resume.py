@@ -551,7 +551,7 @@ def test_a_checkpoint_that_cannot_be_written(name, tmp_path, monkeypatch):
 
         def opened(place, **options):
             connection = connect(place, **options)
-            return Full(connection) if str(place).endswith(CHECKPOINT) else connection
+            return Full(connection) if CHECKPOINT in str(place) else connection
 
         patch.setattr(checkpoint.sqlite3, "connect", opened)
         with pytest.raises(RunError, match=r"the disk is full.*go on with `dpmcmc resume"):
