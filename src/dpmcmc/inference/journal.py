@@ -58,6 +58,7 @@ class Journal:
         self._segments: deque[Part] = deque(() if checkpoint is None else checkpoint.of_kind(_SEGMENT))
         self._answers, self._entropy = 0, list[int]()
         self._scale = 1.0
+        self._charges: dict[int, Charge] = {}  # of earlier processes, by their entries
         self._generator: tuple[np.random.Generator, list[int]] | None = None
         self._goes_on = checkpoint is not None and bool(checkpoint.of_kind("resume"))
         self.lost: tuple[Charge, ...] = ()
@@ -150,10 +151,11 @@ class Journal:
 
     def _count(self, entry: int) -> Charge:
         """Count a charge that is in the books, as it was counted when it was made."""
-        charges = {} if self._account is None else {charge.number: charge for charge in self._account.charges}
-        if entry not in charges:
+        if not self._charges and self._account is not None:
+            self._charges = {charge.number: charge for charge in self._account.charges}
+        if entry not in self._charges:
             raise CheckpointError("an answer was never charged: checkpoint and ledger do not belong together")
-        charge = charges[entry]
+        charge = self._charges[entry]
         costs = charge.spent, charge.lattice_epsilon, charge.lattice_delta
         self._budget.count_again(charge.number, *costs, charge.what)
         return charge

@@ -247,7 +247,6 @@ def _drawn(
         return posterior, texts if problem is None else (problem, *texts)
     except (RunError, KeyboardInterrupt) as error:
         how = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        stopped = error
         stopped = _with_a_way_on(error, books.how_to_go_on())
     except BaseException:
         books.give_up("failed")
