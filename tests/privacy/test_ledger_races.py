@@ -225,7 +225,9 @@ def _killed(place, times, seed):
         assert first == "1\n", process.stderr.read()
         time.sleep(generator.uniform(0.0, 0.1))
         process.send_signal(signal.SIGKILL)
-        reported = [1, *(int(line) for line in process.communicate()[0].split())]
+        # (Not by `communicate`, which would miss what came with the first line and is in the buffer.)
+        reported = [1, *(int(line) for line in process.stdout.read().split())]
+        process.communicate()
         run = Ledger(place).verify().runs[-1]
         assert run.run == trial + 1
         assert len(reported) <= run.num_charges <= len(reported) + 1
