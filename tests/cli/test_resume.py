@@ -665,5 +665,8 @@ class TestLedger:
 
 def test_a_closed_run_cannot_go_on(stopped):
     folder, command = stopped
-    run("ledger", "close", folder / "people.ledger", 1)
+    place = folder / "people.ledger"
+    assert f"`dpmcmc ledger close {place} 1` frees" in run("ledger", "show", place).stdout
+    run("ledger", "close", place, 1)
+    assert "frees what it holds" not in run("ledger", "show", place).stdout
     assert "has ended (given up)" in run(*command, code=2).stderr

@@ -195,6 +195,13 @@ def _show(console: Console, status: "LedgerStatus", buys: dict[str, Any]) -> Non
             )
             runs.add_row(*map(Text, cells))
         console.print(runs)
+    for run in status.runs:
+        if run.open:
+            give_back = f"dpmcmc ledger close {status.place} {run.run}"
+            console.print(
+                Text(f"Run {run.run} may go on where it was begun; if it will not, `{give_back}` frees what it holds."),
+                soft_wrap=True,
+            )
     console.print(Text("What is left would buy", "bold"))
     each = buys["epsilon_of_equal_runs"]
     console.print(
