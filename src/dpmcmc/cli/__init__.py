@@ -1,6 +1,6 @@
 """The command line: what a table is (`schema`), a private posterior of it (`sample`), what a budget means (`account`),
-what it buys (`plan`), how it lasts (`ledger`), going on after a crash (`resume`), the page of a run (`report`), and
-private runs to look at (`demo`).
+what it buys (`plan`), how it lasts (`ledger`), going on after a crash (`resume`), the page of a run (`report`), whether
+the claims stand (`audit`), and private runs to look at (`demo`).
 
 It uses the package's public interface only. Each command has a file of its own here. Heavy modules are imported inside
 the commands, so that help texts come at once; every error is one line on stderr, never a traceback. Exit codes: 0 done,
@@ -16,7 +16,7 @@ try:
     import typer
     from typer.core import TyperGroup
 
-    from dpmcmc.cli import account, demo, ledger, plan, report, resume, sample, schema
+    from dpmcmc.cli import account, audit, demo, ledger, plan, report, resume, sample, schema
     from dpmcmc.cli.shared import UnexpectedError, UsageError
 except KeyboardInterrupt:  # Ctrl-C may well come before there is a command line to handle it
     print(_NOTHING_SPENT, file=sys.stderr)
@@ -85,6 +85,7 @@ app.add_typer(ledger.commands)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=account.EXAMPLES)(account.account)
 app.command(epilog=plan.EXAMPLES)(plan.plan)
+app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 
 
