@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo bench reproduce reproduce-full laplace auto lint system test test-all clean
+.PHONY: install demo bench reproduce reproduce-full laplace auto coverage lint vulnerabilities system test test-all \
+	audit mutants faults fuzz soak clean
 
 install: $(STAMP)
 
@@ -47,6 +48,39 @@ laplace: install
 auto: install
 	$(BIN)/python -m studies auto --out reproduction/auto
 	$(BIN)/python -m studies report reproduction/auto --to docs/auto.md
+
+# How often intervals hold the truth, on 200 synthetic data sets, and docs/coverage.md. About an hour.
+coverage: install
+	$(BIN)/python -m studies coverage --out reproduction/coverage
+	$(BIN)/python -m studies report reproduction/coverage --to docs/coverage.md
+
+# ---- what tries to break the package (SECURITY.md); none of it is part of `make test`
+
+# Attacks on the privacy claims, about half an hour; `.venv/bin/dpmcmc audit --fast` takes a few minutes.
+audit: install
+	$(BIN)/dpmcmc audit --json audit.json
+
+# Plants bugs in a copy of the package, one at a time; each must be caught.
+mutants: install system
+	$(BIN)/python -m trust.mutants --to docs/mutants.md
+
+# Kills, full disks, no memory, clocks that jump, locks, damaged files, in real processes.
+faults: install
+	$(BIN)/python -m trust.faults
+
+# Damaged and hostile files for every reader.
+fuzz: install
+	$(BIN)/python -m trust.fuzz
+
+# Two hours of runs in a loop: memory and file handles must stay where they are.
+soak: install
+	$(BIN)/python -m trust.soak
+
+# Known vulnerabilities of all that is installed. Needs the network; fails if a package cannot be looked up.
+vulnerabilities: install
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet "pip-audit>=2.7,<3"
+	$(VENV)/audit/bin/pip-audit --strict --skip-editable --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 
 lint: install
 	$(BIN)/ruff check .

@@ -135,7 +135,7 @@ def test_names_that_are_not_known_are_refused():
 class TestCommand:
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch):
-        monkeypatch.setattr(audit.Effort, "fast", classmethod(lambda cls: cls(20_000, 200, 20, 20)))
+        monkeypatch.setattr(audit.Effort, "fast", classmethod(lambda cls: cls(20_000, 200, 30, 30)))
 
     def test_json_and_table(self, tmp_path):
         target = tmp_path / "audit.json"
@@ -157,7 +157,7 @@ class TestCommand:
         assert found["queries"] == {}
         assert penalty["found_mu"] == penalty["white_box"]["found_mu"]
         assert set(penalty["cases"]) == {"worst", "nan", "unit"}
-        assert penalty["black_box"]["guesses"] == 10
+        assert penalty["black_box"]["guesses"] == 15
 
     def test_twin_a_refuted_claim_ends_with_code_1(self, monkeypatch):
         monkeypatch.setattr(ExactNoise, "draw", _halved(ExactNoise.draw))

@@ -112,13 +112,13 @@ def _show(report: "Report") -> None:
         for sampler, runs in report.runs.items():
             rows = [(case, box_name, f) for case, boxes in runs.items() for box_name, f in boxes.items()]
             for number, (case, box_name, finding) in enumerate(rows):
-                seen = "all releases" if box_name == "white_box" else "draws"
+                seen = "releases" if box_name == "white_box" else "draws"
                 name = "" if number else sampler
                 table.add_row(name, case, seen, *_cells(finding), end_section=number == len(rows) - 1)
         console.print(table)
     console.print(
-        "found μ: proven lower bound (95 %). upper μ: what this attack could still have shown. ε found: of the lower "
-        f"bound, at δ = {_any(report).delta:g}."
+        "claimed: the price μ = Σ 1/(2τ²). found: the proven lower bound (95 %). upper: what this attack could still "
+        f"have shown. ε found: of the lower bound, at δ = {_any(report).delta:g}."
     )
     for what in report.exceeded:
         console.print(f"[bold red]Refuted:[/] {what}: more was found than is claimed.")
@@ -135,11 +135,11 @@ def _any(report: "Report") -> "Finding":
 
 
 def _table(title: str, *first: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in first:
-        table.add_column(name)
-    for name in ("claimed μ", "found μ", "upper μ", "share", "ε found", "guesses"):
-        table.add_column(name, justify="right")
+        table.add_column(name, no_wrap=True)
+    for name in ("claimed", "found", "upper", "share", "ε found"):
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
@@ -152,5 +152,4 @@ def _cells(finding: "Finding") -> list[str]:
         upper,
         share,
         f"{finding.found_epsilon:.2f}",
-        f"2 × {finding.guesses:,}",
     ]
