@@ -157,7 +157,7 @@ def run_tests(folder: Path, nodes: Sequence[str], limit: float, workers: int = 1
     """Run some tests on the package in a folder."""
     report = folder / "report.xml"
     parallel = ("-n", str(workers), "--dist", "loadfile") if workers > 1 else ()
-    options = ("-q", "-p", "no:cacheprovider", "--tb=line", f"--junitxml={report}", *parallel)
+    options = ("-q", "-p", "no:cacheprovider", "-m", "not slow", "--tb=line", f"--junitxml={report}", *parallel)
     code, written = run(("-m", "pytest", *options, *nodes), folder, limit)
     return TestRun(code, _cases(report) if report.exists() else [], "\n".join(written.splitlines()[-15:]))
 
@@ -220,8 +220,10 @@ def _try_one(mutation: Mutation) -> Report:
             (folder / name).write_text(text, encoding="utf-8")
         if mutation.tests:
             report = judge(mutation, run_tests(folder, mutation.tests, TIME_LIMIT))
-        if mutation.audit and report.outcome in ("caught", "survived") and (report.outcome == "caught") == bool(
-            mutation.tests
+        if (
+            mutation.audit
+            and report.outcome in ("caught", "survived")
+            and (report.outcome == "caught") == bool(mutation.tests)
         ):
             report = _audited(mutation, folder, report)
     return report
@@ -266,7 +268,9 @@ def page(mutations: Sequence[Mutation], reports: Sequence[Report]) -> str:
     lines = [_HEAD, f"{len(mutations)} bugs were planted, {caught} were caught.", ""]
     lines += ["| planted | in | caught by | caught |", "|---|---|---|---|"]
     for one in mutations:
-        files = "<br>".join(f"`{name.removeprefix('src/dpmcmc/')}`" for name in dict.fromkeys(e.file for e in one.edits))
+        files = "<br>".join(
+            f"`{name.removeprefix('src/dpmcmc/')}`" for name in dict.fromkeys(e.file for e in one.edits)
+        )
         by = [f"`{node.removeprefix('tests/')}`" for node in one.tests]
         by += [f"`dpmcmc audit {' '.join(one.audit)}`"] if one.audit else []
         planted = f"{one.plants[0].upper()}{one.plants[1:]}".replace("|", r"\|")

@@ -1,4 +1,4 @@
-"""What a run of blocks knows of the records: noised sums, each charged for, in the ledger too, before it is computed."""
+"""What a run of blocks knows of the records: noised sums, each charged for (in the ledger too) before it is made."""
 
 import warnings
 
