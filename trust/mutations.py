@@ -94,7 +94,7 @@ MUTATIONS = (
         "noise halved",
         "The exact noise has half the scale that is charged for.",
         (Edit(_NOISE, "_exact_mechanism(int(scale))(", "_exact_mechanism(max(1, int(scale) // 2))("),),
-        ("tests/curator/test_noise.py::test_exact_noise_has_the_discrete_gaussian_law",),
+        ("tests/curator/test_curator.py::test_released_noise_has_the_stated_sd[gradient]",),
     ),
     Mutation(
         "noise-in-floats",
@@ -129,7 +129,7 @@ MUTATIONS = (
                 "        return Lattice(bound, 1.0 * bound, scaled_noise(1.0,",
             ),
         ),
-        ("tests/curator/test_curator.py::test_released_noise_has_the_stated_sd",),
+        ("tests/curator/test_curator.py::test_released_noise_has_the_stated_sd[gradient]",),
     ),
     Mutation(
         "noise-shared-by-chains-of-a-question",
@@ -243,6 +243,19 @@ MUTATIONS = (
         ),
         ("tests/curator/test_curator.py::test_what_is_not_private_is_of_another_type",),
     ),
+    Mutation(
+        "noise-of-ones-own-called-private",
+        "",
+        "A class derived from that of exact noise counts as exact, whatever it draws.",
+        (
+            Edit(
+                _CURATOR,
+                "return type(self._noise) is ExactNoise and not vars(self._noise)",
+                "return isinstance(self._noise, ExactNoise)",
+            ),
+        ),
+        ("tests/curator/test_curator.py::test_a_noise_source_of_ones_own_is_never_private",),
+    ),
     # ----------------------------------------------------------------------------------------- clipping and sums
     Mutation(
         "clipped-after-summing",
@@ -297,7 +310,7 @@ MUTATIONS = (
                 "        factor = (target /",
             ),
         ),
-        ("tests/curator/test_coordinates.py::test_a_bad_record_counts_for_nothing_and_touches_no_other",),
+        ("tests/curator/test_coordinates.py::test_a_bound_above_all_norms_clips_nothing[z]",),
     ),
     Mutation(
         "bound-that-holds-the-data",
@@ -375,7 +388,7 @@ MUTATIONS = (
                 "        features = features - np.nanmean(features, axis=0, keepdims=True)\n",
             ),
         ),
-        ("tests/models/test_missing_values.py::test_a_missing_value_takes_one_record_out_and_changes_nothing_else",),
+        ("tests/curator/test_sums.py::test_a_bad_record_contributes_zero_and_changes_nothing_else[logistic]",),
     ),
     Mutation(
         "rows-clipped-one-by-one",
@@ -392,7 +405,21 @@ MUTATIONS = (
                 "    def scores(self, tile: Tile, theta: jax.Array) -> list[jax.Array]:\n",
             ),
         ),
-        ("tests/curator/test_units.py::test_values_equal_the_plain_formula_for_sums_by_unit",),
+        ("tests/curator/test_units.py::test_values_equal_the_plain_formula_for_sums_by_unit[student-theta]",),
+    ),
+    Mutation(
+        "every-missing-id-a-person",
+        "",
+        "Each row without an id counts as a person, so that one person's rows can be many.",
+        (
+            Edit(
+                "src/dpmcmc/data/units.py",
+                "    keys = map(_key, np.asarray(ids).tolist())\n",
+                "    found = enumerate(map(_key, np.asarray(ids).tolist()))\n"
+                "    keys = (f'missing {place}' if key is None else key for place, key in found)\n",
+            ),
+        ),
+        ("tests/data/test_units.py::test_a_missing_id_is_an_id_like_any_other",),
     ),
     Mutation(
         "schema-bound-from-the-data",
@@ -505,6 +532,46 @@ MUTATIONS = (
             ),
         ),
         ("tests/curator/test_curator.py::test_every_query_is_charged_what_it_says_for_every_chain[gradient]",),
+    ),
+    Mutation(
+        "charged-by-another-look-at-the-bound",
+        "",
+        "A log-ratio's bound is evaluated once for the answer and once more for the charge.",
+        (
+            Edit(
+                _CURATOR,
+                "                cost = self._cost(query, len(batch), public)\n",
+                "                again = self._public(query, batch, other, coordinates)\n"
+                "                cost = self._cost(query, len(batch), again)\n",
+            ),
+        ),
+        ("tests/curator/test_curator.py::test_what_is_charged_is_what_is_answered",),
+    ),
+    Mutation(
+        "paid-at-another-noise",
+        "",
+        "A budget for batches of one noise and size pays for any others.",
+        (
+            Edit(
+                _CURATOR,
+                "if asked != (self.budget.noise_ratio, self.budget.sampling_prob, self.budget.scheme):",
+                "if asked[2] != self.budget.scheme:",
+            ),
+        ),
+        ("tests/inference/test_sampling.py::test_orders_that_would_be_charged_wrongly_are_refused",),
+    ),
+    Mutation(
+        "record-check-on-top",
+        "",
+        "What is set apart for the record check of a minibatch run is not taken off what its steps may spend.",
+        (
+            Edit(
+                "src/dpmcmc/inference/planning.py",
+                '            rounded_down(Fraction(epsilon) - Fraction(apart["epsilon"])),\n',
+                "            epsilon,\n",
+            ),
+        ),
+        ("tests/inference/test_planning.py::test_the_record_check_of_minibatch_samplers_has_a_budget_of_its_own",),
     ),
     Mutation(
         "cost-rounded-to-nearest",
@@ -659,6 +726,19 @@ MUTATIONS = (
         ("tests/samplers/test_contract.py::test_no_key_is_used_twice[DPHMC-position_first]",),
     ),
     Mutation(
+        "intervals-without-noise",
+        "",
+        "DP-Laplace leaves what the privacy noise has done to its centre out of its intervals.",
+        (
+            Edit(
+                "src/dpmcmc/tuning/laplace.py",
+                "        return self.posterior + self.noise + self.clipping\n",
+                "        return self.posterior + self.clipping\n",
+            ),
+        ),
+        ("tests/tuning/test_laplace.py::test_the_search_finds_the_posterior_and_spends_the_budget",),
+    ),
+    Mutation(
         "jitter-follows-the-gradient",
         "jitter that looks at the data",
         "DP-HMC takes shorter steps where the gradient that it keeps is steep, which the accept test does not know.",
@@ -675,15 +755,15 @@ MUTATIONS = (
     Mutation(
         "jitter-follows-the-records",
         "jitter that looks at the data",
-        "The step size is lowered to the spread of the records, without noise.",
+        "The step size follows the size of the records, without noise.",
         (
             Edit(
                 _CHAINS,
                 "    program = compile_run(curator, sampler, queries, shape, inputs, theta)\n",
                 '    if hasattr(inputs, "step_size"):\n'
                 "        columns = [np.ravel(column) for column in jax.tree.leaves(curator._records.rows)]\n"
-                "        spread = np.nanstd(np.concatenate(columns))\n"
-                "        inputs = inputs._replace(step_size=inputs.step_size * np.minimum(1.0, spread))\n"
+                "        size = np.nanmedian(np.abs(np.concatenate(columns)))\n"
+                "        inputs = inputs._replace(step_size=inputs.step_size * size / (1.0 + size))\n"
                 "    program = compile_run(curator, sampler, queries, shape, inputs, theta)\n",
             ),
         ),
@@ -797,6 +877,13 @@ MUTATIONS = (
         "What a ledger holds for a run that may go on is given to others.",
         (Edit(_LEDGER, "self.pool()[0] * self._leeway - self.spent - self.held)", "self.pool()[0] - self.spent)"),),
         ("tests/privacy/test_ledger.py::test_what_is_held_cannot_be_taken_and_is_freed_in_the_end",),
+    ),
+    Mutation(
+        "parting-not-final",
+        "",
+        "A ledger lets more be set apart after a Gaussian charge, where that could follow what was released.",
+        (Edit(_LEDGER, "            self.fixed = True\n", ""),),
+        ("tests/privacy/test_ledger.py::test_after_a_gaussian_charge_only_what_was_reserved",),
     ),
     Mutation(
         "edited-entry-believed",
