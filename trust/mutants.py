@@ -220,11 +220,7 @@ def _try_one(mutation: Mutation) -> Report:
             (folder / name).write_text(text, encoding="utf-8")
         if mutation.tests:
             report = judge(mutation, run_tests(folder, mutation.tests, TIME_LIMIT))
-        if (
-            mutation.audit
-            and report.outcome in ("caught", "survived")
-            and (report.outcome == "caught") == bool(mutation.tests)
-        ):
+        if mutation.audit and (report.outcome == "caught" or not mutation.tests):
             report = _audited(mutation, folder, report)
     return report
 
