@@ -130,8 +130,11 @@ def copy_tree(to: Path) -> None:
 
 def run(command: Sequence[str], folder: Path, limit: float) -> tuple[int | None, str]:
     """Run a command on the package in a folder; return its exit code, None if it took too long, and what it wrote."""
+    # (pytest's own are those of a run around this one.)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = f"{folder / 'src'}{os.pathsep}{folder}"
     # No byte code: that of an edited file could be taken for that of the file before.
-    environment = os.environ | {"PYTHONPATH": f"{folder / 'src'}{os.pathsep}{folder}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
     process = subprocess.Popen(
         [sys.executable, *command],
         cwd=folder,

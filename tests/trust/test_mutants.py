@@ -74,7 +74,7 @@ def test_the_page_is_that_of_the_list():
 def test_a_real_bug_is_caught_a_comment_survives_and_no_python_is_invalid(tmp_path, capsys):
     page, results = tmp_path / "page.md", tmp_path / "results.json"
     chosen = (HARMLESS, REAL, NO_PYTHON, GONE)
-    assert mutants.main(["-j", "2", "--json", str(results), "--to", str(page)], chosen) == 1
+    assert mutants.main(["-j", "1", "--json", str(results), "--to", str(page)], chosen) == 1
     outcomes = {one["name"]: one["outcome"] for one in json.loads(results.read_text())}
     assert outcomes == {"harmless": "survived", "real": "caught", "no-python": "invalid", "gone": "invalid"}
     assert [line.split("|")[4].strip() for line in page.read_text().splitlines()[-4:]] == [
