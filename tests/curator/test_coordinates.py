@@ -452,6 +452,21 @@ def test_float32_records_in_badly_conditioned_coordinates():
         assert 0.0 < error <= 64 * 2.0**-24 * bound * np.sqrt(NUM_RECORDS)
 
 
+@pytest.mark.parametrize("coordinates", [None, skewed(2)], ids=["theta", "z"])
+def test_a_bound_above_all_norms_clips_nothing(coordinates):
+    """The bound is the question's: where some records are far from the others, it is not what is usual among them."""
+    records = GAUSSIAN.good_records(NUM_RECORDS)
+    records[:20] *= 50.0
+    theta = parameters(GAUSSIAN)[0][0]
+    scores = plain_scores(GAUSSIAN.model, records, theta)
+    scores = scores if coordinates is None else scores @ coordinates.matrix
+    norms = np.linalg.norm(scores, axis=1)
+    bound = 1.01 * norms.max()
+    assert bound > 30.0 * np.median(norms)
+    value = noise_free(GAUSSIAN, records).ask(Gradient(bound, 2.0), theta, coordinates=coordinates).value
+    np.testing.assert_allclose(value, scores.sum(axis=0), rtol=1e-8, atol=1e-9 * bound)
+
+
 # ------------------------------------------------------------------ streamed, charged, typed
 
 

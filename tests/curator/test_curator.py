@@ -30,6 +30,7 @@ from dpmcmc.queries import (
     ScoreMoments,
     WeightedGradient,
 )
+from dpmcmc.queries.quantile import read_quantile
 from dpmcmc.queries.release import noised
 from tests.curator.cases import CASES, STUDENT, by_name
 
@@ -225,6 +226,18 @@ def test_shapes_of_single_and_batched_questions():
     assert histograms.histogram.shape == (2, len(histograms.edges) + 1)
     quantile = curator.ask(NormQuantile(0.5, 30.0), THETA)
     assert quantile.value.histogram.shape == (len(quantile.value.edges) + 1,)
+
+
+@pytest.mark.parametrize("noise", [None, SeededNoiseNotPrivate(2)], ids=["exact", "seeded"])
+def test_a_quantile_is_read_off_the_histogram_that_is_released(noise):
+    """So much noise that the true counts say something else: of 40 answers all follow the released histogram."""
+    curator = Curator(GAUSSIAN.model, DATA, Budget(8.0, 1e-6), noise=noise)
+    query, exact = NormQuantile(0.9, 30.0), Curator(GAUSSIAN.model, DATA, noise=NoNoiseNotPrivate())
+    released = curator.ask(query, np.tile(THETA, (40, 1))).value
+    expected = read_quantile(released.histogram, released.edges[0], 0.9 * len(DATA))
+    assert np.array_equal(released.estimate, expected)
+    # Twin: the histogram without noise would have given another estimate.
+    assert np.any(expected != exact.ask(query, THETA).value.estimate)
 
 
 def test_log_ratio_of_a_move_that_does_not_move():

@@ -103,6 +103,20 @@ def test_a_scale_that_no_float_holds_is_refused():
         ExactNoise().draw(2**57 + 1, (1,))
 
 
+def odd(source):
+    return int(np.sum(source.draw(2**58, (400,)) & 1))
+
+
+def test_exact_noise_is_finer_than_any_float():
+    """Half of all integers are odd, at a scale where floats are even: 120 to 280 of 400, but for a chance of 1e-15."""
+    assert 120 <= odd(ExactNoise()) <= 280
+
+
+def test_twin_noise_in_floats_is_caught():
+    """A number beyond 2^53 that a float holds is even; |noise| is smaller with probability 0.025 each."""
+    assert odd(SeededNoiseNotPrivate(1)) < 120
+
+
 @pytest.mark.parametrize("seed", [-1, 1.5, True, "7"])
 def test_bad_seed(seed):
     with pytest.raises(QueryError, match="seed"):

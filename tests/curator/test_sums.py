@@ -25,6 +25,7 @@ from dpmcmc.queries import (
     PaidDraws,
     ScoreMoments,
 )
+from dpmcmc.queries.lattice import MAX_TILE_ROWS
 from tests.curator.cases import (
     CASES,
     by_name,
@@ -277,6 +278,20 @@ def test_the_bound_is_enforced_on_the_integers_of_matrices(monkeypatch):
             each = np.ones(6) if weights is None else weights
             lengths = [sum(int(w) * int(v) ** 2 for w, v in zip(each, row, strict=True)) for row in clipped[0].T]
             assert 0.9 * int(bound) ** 2 < max(lengths) <= int(bound) ** 2
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_integers_are_added_without_wrapping_around(precision):
+    """A whole tile of the longest contributions, all in one direction: the sum needs more than 32 bits."""
+    import jax.numpy as jnp
+
+    bits = integers.CONTRIBUTION_BITS[precision]
+    with jax.enable_x64(True):
+        kind = jnp.int32 if precision == "float32" else jnp.int64
+        longest = jnp.full((2, MAX_TILE_ROWS), 2**bits, kind)
+        up, down = integers.add_integers([longest, -longest], bits)
+    assert np.array_equal(up, [2**bits * MAX_TILE_ROWS] * 2)
+    assert np.array_equal(down, [-(2**bits) * MAX_TILE_ROWS] * 2)
 
 
 def test_what_is_checked_is_what_is_added():

@@ -238,6 +238,7 @@ def test_a_first_block_that_fails_says_what_is_spent(raised, expected, text, mon
     with pytest.raises(expected, match=text) as caught:
         run(SAMPLERS["penalty"])
     assert sum(map(bool, charges)) == 2  # the record check, and the block
+    assert "Johannes" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
 

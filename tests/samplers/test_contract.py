@@ -160,6 +160,25 @@ def test_twin_the_count_sees_one_gradient_too_many():
     assert len([kind for kind, _ in asked.noise if kind == "gradient"]) > given[1].gradient.shape[0] * 4
 
 
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if "SG" in name])
+def test_secret_batches_are_handed_on_and_nothing_else(name):
+    """Which records are in a batch, and how many, is the oracle's alone: if it looks at neither, nothing follows them.
+
+    Twin: with an oracle that looks, other batches are other steps.
+    """
+    start, steps = noise_of(name, 3)
+    sizes = steps.batch.size % 2 + 1
+    others = steps._replace(batch=type(steps.batch)(jax.random.split(jax.random.key(9), 3), sizes))
+
+    def blind(theta, batch, noise):
+        return NotPrivateRelease(theta + 1e-20 * noise, 0.0, 0.0)
+
+    for oracle, expected in ((oracle_of(name)._replace(batch_gradient=blind), True), (oracle_of(name), False)):
+        run = compile_chains(kernel_of(name), lambda oracle=oracle: oracle)
+        one, other = (run(start_positions(), (start, noise), 1).state for noise in (steps, others))
+        assert np.array_equal(one.position, other.position) == expected
+
+
 @each_sampler
 def test_asks_the_same_when_compiled(name):
     """Executions inside a compiled scan of three steps, counted by callbacks."""
