@@ -1,7 +1,7 @@
 """Several processes, of which one fails, hangs or is killed: the others stop with an error and do not wait for ever.
 
 `Watch` is tried with a stand-in for JAX's coordination service, and then with real processes. As a program this file is
-one of those processes: `python -m tests.inference.test_processes PORT PROCESS FAULT ...`.
+one of those processes, `python -m tests.inference.test_processes PORT PROCESS FAULT ...`, or starts both: `both FAULT`.
 """
 
 import json
@@ -324,5 +324,19 @@ def test_one_of_two_processes_stops_in_a_collective():
     assert "this process ends, because process 1 has given no sign of life for 8 seconds" in line
 
 
+def both(fault):
+    """Two processes, for `trust.faults`: whether the first stopped with an error, and how long after the fault."""
+    said, codes, _ = outcomes(fault)
+    errors = [one for one in said[0] if "error" in one]
+    stopped = bool(errors) or codes[0] == processes.EXIT_CODE
+    began = [one["fault at"] for one in said[1] if "fault at" in one]
+    seconds = errors[0]["time"] - began[0] if errors and began else None
+    limit = LIMITS["patience"] + LIMITS["grace"] + 5.0  # (and looking around)
+    print(json.dumps({"stopped": stopped, "seconds": seconds, "limit": limit, "said": said}))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    if sys.argv[1] == "both":
+        both(sys.argv[2])
+    else:
+        main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

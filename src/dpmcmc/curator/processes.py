@@ -1,9 +1,9 @@
 """Several processes in one run: each shows that it is there, and none waits for ever for one that is not.
 
 JAX's collectives wait until all processes have come, and nothing in Python can end that wait. So before each of them
-the processes *meet*, by messages through JAX's coordination service: there waiting ends with an error as soon as another
-process says that it has failed, or has given no sign of life for `PATIENCE` seconds. A thread gives these signs. A
-process that is inside a collective when another goes, and does not come out of it, is ended by a second thread.
+the processes *meet*, by messages through JAX's coordination service: there waiting ends with an error as soon as
+another process says that it has failed, or has given no sign of life for `PATIENCE` seconds. A thread gives these
+signs. A process that is inside a collective when another goes, and does not come out of it, is ended by a second one.
 """
 
 from __future__ import annotations
