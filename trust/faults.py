@@ -653,7 +653,7 @@ def clock_jumps(lab: Lab, kind: str) -> list[str]:
 
 
 def ledger_locked(lab: Lab, kind: str) -> list[str]:
-    """Somebody has the ledger locked: for a moment, and it is waited for; or for too long, and the run goes on later."""
+    """Somebody has the ledger locked: for a moment, and it is waited for; or too long, and the run goes on later."""
     from dpmcmc.privacy import storage
 
     life, briefly = lab.life(kind), lab.generator.uniform() < 0.5
