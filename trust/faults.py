@@ -408,7 +408,7 @@ def no_tidying() -> Iterator[None]:
 @contextlib.contextmanager
 def small_disk(place: Path, kilobytes: int = 4096) -> Iterator[Path]:
     """Mount a small disk; `NotTried` where that is not allowed."""
-    place.mkdir()
+    place.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(place)]
     if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
         raise NotTried("no disk can be mounted (that takes root)")
@@ -609,7 +609,7 @@ def disk_full(lab: Lab, kind: str) -> list[str]:
     with small_disk(place) as disk:
         life = Life(disk, kind)
         elsewhere = lab.place()
-        elsewhere.mkdir()
+        elsewhere.mkdir(parents=True)
         if lab.generator.uniform() < 0.5:  # the ledger alone is there
             life.folder = elsewhere / "run"
         else:

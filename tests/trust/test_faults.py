@@ -18,21 +18,21 @@ def lab(tmp_path):
     return faults.Lab(tmp_path / "runs", np.random.default_rng())
 
 
-@pytest.mark.parametrize(
-    "attempt",
-    [
-        faults.exception_in_a_block,
-        faults.exception_in_the_noise,
-        faults.out_of_memory,
-        faults.exception_in_a_result,
-        faults.clock_jumps,
-        faults.ledger_locked,
-        faults.checkpoint_corrupted,
-        faults.ledger_corrupted,
-        faults.folder_gone,
-    ],
+BOTH = faults.exception_in_a_block, faults.checkpoint_corrupted
+ONE = (
+    faults.exception_in_the_noise,
+    faults.out_of_memory,
+    faults.exception_in_a_result,
+    faults.clock_jumps,
+    faults.ledger_locked,
+    faults.ledger_corrupted,
+    faults.folder_gone,
 )
-@pytest.mark.parametrize("kind", [KIND, "dp-penalty"])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "kind"), [*[(attempt, KIND) for attempt in BOTH + ONE], *[(attempt, "dp-penalty") for attempt in BOTH]]
+)
 def test_a_fault_is_survived(attempt, kind, lab):
     assert attempt(lab, kind) == []
 
@@ -98,12 +98,19 @@ def test_twin_a_traceback_and_a_foreign_text_are_noticed(lab):
     assert life.problems(faults.Ending(1)) == ["it did not say why it ended"]
 
 
-def test_the_figures_are_written(tmp_path, capsys):
+def test_the_figures_are_written(tmp_path, monkeypatch, capsys):
+    """Of a fault that is survived, and of one that is not."""
+    made = faults.Fault("made", faults.checkpoint_corrupted, (KIND,), 1, 2)
+    monkeypatch.setattr(faults, "FAULTS", (made, faults.Fault("fatal", lambda *_: ["it is gone"], (KIND,), 1, 1)))
     target = tmp_path / "faults.json"
-    code = faults.main(["--fast", "--only", "checkpoint corrupted", "--json", str(target)])
-    figures = json.loads(target.read_text())
-    assert code == 0, capsys.readouterr().out
-    assert figures["tried"] == figures["survived"] == figures["faults"]["checkpoint corrupted"]["tried"] == 10
+    assert faults.main(["--fast", "--only", "made", "--json", str(target)]) == 0
+    assert json.loads(target.read_text()) == {
+        "tried": 2,
+        "survived": 2,
+        "faults": {"made": {"tried": 2, "survived": 2}},
+    }
+    assert faults.main(["--fast", "--only", "fatal"]) == 1
+    assert "it is gone" in capsys.readouterr().out
 
 
 @pytest.mark.slow
