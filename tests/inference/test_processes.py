@@ -151,12 +151,15 @@ def test_process_0_is_gone(watches):
     assert "process 0 cannot be reached" in str(all_meet([made[1]])[0])
 
 
-def test_process_0_does_not_answer(watches, monkeypatch):
-    """Messages to it hang: those of the thread for ever, those of a meeting until their time is over."""
+@pytest.mark.parametrize("hangs", ["key_value_dir_get", "key_value_set"])
+def test_process_0_does_not_answer(watches, monkeypatch, hangs):
+    """Messages to it hang, for ever; what is said in the end, too."""
     board, made = watches
-    monkeypatch.setattr(board, "key_value_dir_get", lambda _: time.sleep(60))
+    monkeypatch.setattr(board, hangs, lambda *_, **__: threading.Event().wait())
     monkeypatch.setattr(processes, "PATIENCE", 0.3)
+    monkeypatch.setattr(processes, "_LAST_WORD", 0.3)
     assert "process 0 has not answered" in str(all_meet([made[1]])[0])
+    made[1].end("stopped")
 
 
 def test_other_arguments_are_refused_everywhere(watches):

@@ -30,6 +30,7 @@ EXIT_CODE = 1
 """Of a process that had to be ended: that of an error that nobody handles."""
 _BEAT = 2.0
 _LOOK_AGAIN = 1.0
+_LAST_WORD = 5.0
 _ALIVE, _DONE, _FAILED, _INTERRUPTED, _STOPPED = "alive", "done", "failed", "interrupted", "stopped"
 
 _runs = itertools.count(1)
@@ -123,10 +124,11 @@ class Watch:
             threading.Thread(target=work, daemon=True, name=f"dpmcmc-{work.__name__}").start()
 
     def end(self, state: str) -> None:
-        """Say how it ended here."""
+        """Say how it ended here, if anybody hears it."""
         self._over.set()
-        with contextlib.suppress(Exception):  # whoever would hear it is gone
-            self._say(state)
+        last_word = threading.Thread(target=self._try_to_say, args=(state,), daemon=True)
+        last_word.start()
+        last_word.join(_LAST_WORD)  # process 0 may hang, and the message with it
 
     def state_after(self, error: BaseException) -> str:
         """Return what the others are told of an error: its type, never its text."""
@@ -136,6 +138,10 @@ class Watch:
 
     def _say(self, state: str) -> None:
         self._client.key_value_set(f"{self._room}/state/{self._process}", state, allow_overwrite=True)
+
+    def _try_to_say(self, state: str) -> None:
+        with contextlib.suppress(Exception):
+            self._say(state)
 
     # ------------------------------------------------------------------------------------------------ the others
 
@@ -198,7 +204,7 @@ class Watch:
                 self._client.key_value_set(f"{place}/0", ",".join(map(str, different)))
                 self._client.key_value_delete(f"{self._room}/meeting/{self._meetings - 1}/")
             else:
-                self._client.key_value_set(f"{place}/{self._process}", same)
+                self._send(f"{place}/{self._process}", same)
                 different = [int(process) for process in self._await(f"{place}/0", 0).split(",") if process]
         except DPMCMCError:
             self._stopped_by_others = True
@@ -211,6 +217,26 @@ class Watch:
                 f"process {different[0]} was given another model or other arguments than process 0; all processes "
                 "must call sample with the same, but for their rows; nothing was spent"
             )
+
+    def _send(self, key: str, value: str) -> None:
+        """Leave a message with process 0, or raise once it cannot be left. (Nothing else ends a message that hangs.)"""
+        failed: list[Exception] = []
+
+        def send() -> None:
+            try:
+                self._client.key_value_set(key, value)
+            except Exception as error:
+                failed.append(error)
+
+        message = threading.Thread(target=send, daemon=True)
+        message.start()
+        while message.is_alive():
+            message.join(_LOOK_AGAIN)
+            problem = self.problem() if message.is_alive() else None
+            if problem is not None:
+                raise RunError(problem)
+        if failed:
+            raise failed[0]
 
     def _await(self, key: str, process: int) -> str:
         """Return what another process has to say, or raise once it cannot come."""
