@@ -508,15 +508,16 @@ def _signalled(lab: Lab, kind: str, number: int, times: int) -> list[str]:
         begun = (life.folder / CHECKPOINT).exists()
         if ending.code == 0 or found:
             break
-    if not found and not (life.folder / "posterior.nc").exists():
-        found += life.completed(_finished(life))
+    if not found:
+        found += life.completed(ending if ending.code == 0 else _finished(life))
     return found
 
 
 def _finished(life: Life) -> Ending:
     ending = Ending(None, "not begun")
     for _ in range(2):  # (killed before the folder knew what it is: `resume` says so, and it is begun again)
-        ending = life.ended(life.start((life.folder / CHECKPOINT).exists()))
+        begun = any((life.folder / name).exists() for name in (CHECKPOINT, "posterior.nc"))
+        ending = life.ended(life.start(begun))
         if ending.code == 0 or "before it had begun" not in ending.text:
             break
         shutil.rmtree(life.folder)
