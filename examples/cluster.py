@@ -70,7 +70,8 @@ def run(arguments):
     if arguments.find_others or arguments.coordinator:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         who = {} if arguments.find_others else {"num_processes": arguments.processes, "process_id": arguments.process}
-        jax.distributed.initialize(arguments.coordinator, **who)
+        # A process that is killed is given up after a minute; the others stop with an error (docs/scale.md).
+        jax.distributed.initialize(arguments.coordinator, heartbeat_timeout_seconds=60, **who)
     elif arguments.processes > 1:
         # Going on alone would be several private runs over the same people, each with a budget of its own.
         sys.exit("--processes needs --coordinator HOST:PORT, so that the processes find each other")

@@ -1,100 +1,10 @@
-"""Things that go wrong, for tests; and a ledger added up by other means than the package's own.
+"""Runs that crash, for tests. Ledgers are then added up by `trust.books`, which knows nothing of the package."""
 
-`python -m tests.faults people.ledger` prints the sums: SQLite, fractions and the normal distribution, no dpmcmc.
-"""
-
-import collections
-import contextlib
-import hashlib
-import json
-import math
-import sqlite3
 import sys
-from dataclasses import dataclass, field
-from fractions import Fraction
 
-# ------------------------------------------------------------------ adding up
+from trust.books import Audit, AuditedRun, audit, delta_of
 
-
-@dataclass
-class AuditedRun:
-    """What one run was granted and charged."""
-
-    kind: str
-    epsilon: float
-    delta: float
-    spent: Fraction = Fraction(0)
-    answers: int = 0
-    steps: int = 0
-    kinds: collections.Counter = field(default_factory=collections.Counter)
-    how: str | None = None
-
-
-@dataclass
-class Audit:
-    """What a ledger says, added up."""
-
-    epsilon: float
-    delta: float
-    runs: dict[int, AuditedRun]
-    num_entries: int
-
-    @property
-    def spent(self):
-        return sum((run.spent for run in self.runs.values()), Fraction(0))
-
-
-def audit(path):
-    """Read a ledger as anybody could who has its file; see that its entries are a chain, and add its charges up."""
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        rows = connection.execute(
-            "SELECT number, time, kind, payload, previous, hash FROM dpmcmc_ledger ORDER BY number"
-        ).fetchall()
-    head, found = "0" * 64, None
-    for place, (number, time, kind, payload, previous, own) in enumerate(rows, 1):
-        assert (number, previous) == (place, head)
-        text = json.dumps([number, time, kind, payload, previous], ensure_ascii=False, separators=(",", ":"))
-        assert own == hashlib.sha256(text.encode()).hexdigest()
-        head, values = own, json.loads(payload)
-        if kind == "create":
-            found = Audit(values["epsilon"], values["delta"], {}, len(rows))
-        elif kind == "open":
-            found.runs[values["run"]] = AuditedRun(values["kind"], values["epsilon"], values["delta"])
-        elif kind == "charge":
-            run = found.runs[values["run"]]
-            run.spent += Fraction(values["spent"]) if values["meter"] == "mu" else 0
-            run.kinds[values["what"]["kind"]] += 1
-            run.answers += values["what"].get("answers", 0)
-            run.steps += values["what"].get("steps", 0)
-        elif kind == "close":
-            found.runs[values["run"]].how = values["how"]
-    assert delta_of(found.spent, found.epsilon) <= found.delta
-    for run in found.runs.values():
-        assert run.kind != "gaussian" or delta_of(run.spent, run.epsilon) <= run.delta
-    return found
-
-
-def delta_of(mu, epsilon):
-    """δ(ε) of Gaussian queries that cost μ = Σ 1/(2τ²) together, by the formula of Balle & Wang (2018)."""
-    if mu == 0:
-        return 0.0
-    apart = math.sqrt(2.0 * float(mu))
-    return _normal_cdf(apart / 2 - epsilon / apart) - math.exp(epsilon) * _normal_cdf(-apart / 2 - epsilon / apart)
-
-
-def _normal_cdf(value):
-    return 0.5 * math.erfc(-value / math.sqrt(2.0))
-
-
-def main(paths):
-    for path in paths:
-        found = audit(path)
-        print(f"{path}: {found.num_entries} entries, {len(found.runs)} runs, μ = {float(found.spent):.6g}")
-        for number, run in found.runs.items():
-            print(f"  run {number}: μ = {float(run.spent):.6g}, {run.answers} answers, {run.how or 'may go on'}")
-
-
-# ------------------------------------------------------------------ crashes
+__all__ = ["Audit", "AuditedRun", "Crash", "Crashes", "audit", "delta_of"]
 
 
 class Crash(BaseException):
@@ -154,7 +64,3 @@ class Crashes:
             result = self.at(number, before, function)
             function = go_on
         return go_on() if result is None else result
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -55,7 +55,8 @@ class RunError(DPMCMCError):
     unconstrained_draws
         The draws as they are (draws × chains × unconstrained parameters), if only the last step failed; else None.
     posterior
-        The result, if only the ledger could not be read in the end; else None.
+        The result, if only the ledger could not be read in the end, or what there is of it, if one of several processes
+        has failed; else None.
     """
 
     def __init__(self, message: str, unconstrained_draws: Any = None, posterior: Any = None) -> None:

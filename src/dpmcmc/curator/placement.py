@@ -19,6 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import NDArray
 
+from dpmcmc.curator import processes
 from dpmcmc.curator.batches import Batch, draw_rows
 from dpmcmc.curator.kernels import TileKernel, join
 from dpmcmc.curator.kernels.base import power_of_two
@@ -69,6 +70,7 @@ def rows_of_processes(local: int) -> list[int]:
     """Return how many rows each process holds (public numbers)."""
     if jax.process_count() == 1:
         return [local]
+    processes.meet()
     return [int(count) for count in np.ravel(multihost_utils.process_allgather(np.asarray(local, np.int32)))]
 
 
@@ -103,6 +105,7 @@ def agree(tree: Any) -> Any:
     if jax.process_count() == 1:
         return tree
     bare = jax.tree.map(lambda leaf: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf), tree)
+    processes.meet()
     shared = multihost_utils.broadcast_one_to_all(bare)
     return jax.tree.map(lambda leaf, value: _as_key(value) if _is_key(leaf) else np.asarray(value), tree, shared)
 

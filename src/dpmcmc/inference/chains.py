@@ -32,6 +32,7 @@ from dpmcmc.inference.books import Books
 from dpmcmc.inference.endings import (
     INTERRUPTED,
     attached_to_errors,
+    before_anything_is_spent,
     cut_short,
     ended_without_draws,
     reason_of,
@@ -52,11 +53,9 @@ def draw(
 ) -> tuple[Posterior, tuple[str, ...]]:
     """Run a sampler that takes steps; return what it gave, and what there is to say about that."""
     with exact_arithmetic():
-        try:
+        with before_anything_is_spent("step"):
             run = _prepare(model, data, sampler, settings, books)
             warmup = _number_of_warmup(settings.num_warmup, run.shape.num_draws)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted before the first step; nothing was spent") from None
         outcome = _run_blocks(run, settings.progress)
         with undisturbed():
             posterior = _collect(run, outcome, warmup, settings)

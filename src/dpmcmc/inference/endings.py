@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from dpmcmc.curator import processes
 from dpmcmc.errors import DPMCMCError, RunError
 
 INTERRUPTED = "it was interrupted"
@@ -20,6 +21,7 @@ NOTHING_SPENT, ALL_SPENT = "nothing was spent", "the whole budget counts as spen
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Let Ctrl-C wait while paid draws are put together. (Only the main thread has a say in that.)"""
+    processes.wait_no_more()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,6 +31,17 @@ def undisturbed() -> Iterator[None]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+@contextmanager
+def before_anything_is_spent(first: str) -> Iterator[None]:
+    """Say so of what ends a run before its first step (or question): Ctrl-C, or another of several processes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted before the first {first}; {NOTHING_SPENT}") from None
+    except RunError as error:
+        raise RunError(f"{error}; {NOTHING_SPENT}") from None
 
 
 @contextmanager

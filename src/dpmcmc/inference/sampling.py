@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jax
 
 from dpmcmc import checks
+from dpmcmc.curator import processes
 from dpmcmc.data import Table
 from dpmcmc.errors import DPMCMCWarning, LedgerError, QueryError, RunError
 from dpmcmc.inference import chains, planning, stepwise, tuned
@@ -136,7 +137,8 @@ def sample(
     -----
     Ctrl-C, or anything that fails after the first block, ends the run and returns what is done so far: those draws are
     paid for. With a checkpoint they raise instead (Ctrl-C and SIGTERM ``KeyboardInterrupt``), and the run goes on with
-    :func:`dpmcmc.resume`. Everything is compiled before anything is charged; a second call with the same model, shapes
+    :func:`dpmcmc.resume`. With several processes they raise, too, on all of them: the draws so far are the error's
+    ``posterior``. Everything is compiled before anything is charged; a second call with the same model, shapes
     and class of sampler compiles nothing.
     """
     planning.check_sampler(sampler)
@@ -159,8 +161,13 @@ def sample(
         check_records=check_records,
     )
     folder = checkpoint if isinstance(checkpoint, RunFolder) or checkpoint is None else RunFolder(checkpoint)
-    books = Books(sampler, settings, exact, ledger=ledger, folder=folder, same_people=same_people)
-    posterior, texts = _drawn(model, data, sampler, settings, exact, books)
+    with processes.together(_told_apart(model, sampler, settings, exact)):
+        books = Books(sampler, settings, exact, ledger=ledger, folder=folder, same_people=same_people)
+        posterior, texts = _drawn(model, data, sampler, settings, exact, books)
+        if posterior.privacy.interrupted and jax.process_count() > 1:
+            # An error, so that nobody takes it for the whole run that the others may still be waiting for.
+            text = texts[0].replace("these are returned", "these are attached to this error as `posterior`")
+            raise RunError(text, posterior=posterior)
     return _told(posterior, texts)
 
 
@@ -221,6 +228,12 @@ def resume(
         return ended
     posterior, texts = _drawn(model, data, sampler, settings, exact, books)
     return _told(posterior, texts)
+
+
+def _told_apart(model: Model, sampler: Any, settings: Settings, exact: bool) -> str:
+    """Return what must be the same on all processes, as text."""
+    shown = settings._replace(progress=False, devices=None)
+    return repr((getattr(model, "name", None), getattr(model, "parameters", None), sampler, exact, shown))
 
 
 def _drawn(

@@ -27,6 +27,7 @@ from dpmcmc.inference.books import Books
 from dpmcmc.inference.endings import (
     INTERRUPTED,
     attached_to_errors,
+    before_anything_is_spent,
     cut_short,
     ended_without_draws,
     reason_of,
@@ -441,10 +442,8 @@ def draw(
     granted = settings.granted
     _check_warmup(settings.num_warmup, settings.num_steps, settings.thin)
     with exact_arithmetic():
-        try:
+        with before_anything_is_spent("step"):
             run = _prepare(model, data, sampler, settings, granted, books)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted before the first step; nothing was spent") from None
         record_check, outcome = _run(run, settings)
         with undisturbed():
             posterior = _collect(run, outcome, record_check, settings, granted)

@@ -24,6 +24,7 @@ from dpmcmc.inference.books import Books
 from dpmcmc.inference.endings import (
     INTERRUPTED,
     attached_to_errors,
+    before_anything_is_spent,
     cut_short,
     ended_without_draws,
     reason_of,
@@ -155,10 +156,8 @@ def draw(
                 f"{name} = {value!r} means nothing to {_caller(method)}, which has no chain to be set; leave it out"
             )
     with exact_arithmetic():
-        try:
+        with before_anything_is_spent("question"):
             run = _prepare(model, data, method, settings, granted, books, exact)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted before the first question; nothing was spent") from None
         record_check, found, chain = _search(run)
         with undisturbed():
             posterior = _posterior(run, found, chain, record_check, granted)
