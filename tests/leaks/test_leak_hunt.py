@@ -91,8 +91,10 @@ def assert_private(first):
 
 # ------------------------------------------------------------------ samplers × sources × kinds of record
 
-# Here every source with every kind of record, and every sampler with some; `test_all_of_them` has the whole product.
-FEW = {"stream": ["extreme", "missing"]}  # whose programs are compiled for each run
+# Here every source with every other kind of record (so that two or more have each kind), and every sampler with some
+# of both; `test_all_of_them` has the whole product.
+SOME = {source: list(SOURCES[source].kinds)[number % 2 :: 2] for number, source in enumerate(SOURCES)}
+SOME["stream"] = ["extreme", "missing"]  # whose programs are compiled for each run
 
 
 @contextlib.contextmanager
@@ -108,7 +110,7 @@ def test_every_source_and_record(source, hunt):
         with touchy():
             return sampled("DPPenalty", source, raw)
 
-    first, found = Pair(hunt, source, act).found(FEW.get(source))
+    first, found = Pair(hunt, source, act).found(SOME[source])
     assert_private(first)
     assert not found
 
@@ -348,6 +350,24 @@ def test_fingerprints_are_in_the_ledger_and_nowhere_else(hunt, monkeypatch):
     assert all(len(secret) == 64 for secret in secrets)
     elsewhere = [text for found in (first, second) for way, text in found.items() if "people.ledger" not in way]
     assert not [secret for secret in secrets if any(secret in text for text in elsewhere)]
+
+
+def test_twin_a_ledger_whose_sql_is_logged(hunt, monkeypatch):
+    """Without the filter that storage sets, who logs SQL at DEBUG reads the key."""
+    logger = logging.getLogger("sqlalchemy.engine.Engine.dpmcmc")
+    assert logger.filters
+
+    def act(raw):
+        dpmcmc.Ledger.create("people.ledger", epsilon=400.0, delta=1e-4)
+        dpmcmc.Ledger("people.ledger").verify()
+        return json.loads(watching.content("people.ledger")[2]["dpmcmc_ledger"][0][3])["key"]
+
+    for filters, is_found in ((logger.filters, False), ([], True)):
+        monkeypatch.setattr(logger, "filters", filters)
+        found = hunt.watch(lambda: None, act)
+        key = found["result"].removeprefix("str ").strip("'")
+        assert len(key) == 64
+        assert any(key in text for way, text in found.items() if way.startswith("logged")) == is_found
 
 
 # ------------------------------------------------------------------ the command line

@@ -208,7 +208,9 @@ class Description:
             self.add(f"{way}.self", value.__self__)
         elif isinstance(value, types.FunctionType):
             self.found[way] = f"{value.__module__}.{value.__qualname__}"
-            self.add(f"{way}.defaults", [value.__defaults__, value.__kwdefaults__, vars(value)])
+            for held in (value.__defaults__, value.__kwdefaults__, vars(value)):
+                if held:
+                    self.add(f"{way}.defaults", held)
             for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
                 with contextlib.suppress(ValueError):  # an empty cell
                     self.add(f"{way}<{name}>", cell.cell_contents)
