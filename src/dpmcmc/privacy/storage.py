@@ -7,6 +7,7 @@ in one transaction, so that of processes that race each sees what the others hav
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import time
@@ -59,6 +60,9 @@ _REASONS = (
     (("i/o error",), "the disk cannot be written; check it"),
 )
 _SMALLEST_PAGE = 512
+# Who logs the SQL of an application must not find a ledger's entries there: they hold the key of the fingerprints.
+_LOGGED_AS = "dpmcmc"
+logging.getLogger(f"sqlalchemy.engine.Engine.{_LOGGED_AS}").addFilter(lambda line: line.levelno >= logging.WARNING)
 
 
 class Row(NamedTuple):
@@ -103,6 +107,7 @@ class Storage:
                     pool_pre_ping=True,
                     isolation_level="READ COMMITTED",
                     hide_parameters=True,
+                    logging_name=_LOGGED_AS,
                     connect_args=_network_settings(url),
                 )
             except ImportError:
@@ -114,7 +119,13 @@ class Storage:
             self.shown = str(self.path)
             if first is None:
                 self._check_file(self.path)
-            self._engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=sql.pool.NullPool)
+            self._engine = sql.create_engine(
+                "sqlite://",
+                creator=self._connect,
+                poolclass=sql.pool.NullPool,
+                hide_parameters=True,
+                logging_name=_LOGGED_AS,
+            )
             sql.event.listen(self._engine, "begin", self._begin_in_sqlite)
         self._new = first is not None
         if first is not None:
