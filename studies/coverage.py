@@ -81,9 +81,13 @@ class CoverageCell(CaseCell):
         return f"{self.case} {self.repeat + 1}, {self.sampler} ε = {self.epsilon:g}"
 
     def work(self) -> float:
-        """Return about how much there is to compute; runs that share compiled code follow each other."""
+        """Return about how much there is to compute.
+
+        Ten data sets of each kind come after the other, so that what is done of a study that was stopped is balanced;
+        among them, runs that share compiled code follow each other.
+        """
         place = [POSTERIOR, *SAMPLERS].index(self.sampler) * len(KINDS) + KINDS.index(self.case)
-        return 1.0 + 1e-3 * (2 * place + (self.epsilon > 2.0))
+        return 1.0 - 1e-3 * (self.repeat // 10) + 1e-6 * (2 * place + (self.epsilon > 2.0))
 
 
 def cells_of(samplers: list[str], epsilons: list[float], data_sets: int, seed: int) -> list[CoverageCell]:
@@ -113,7 +117,7 @@ def run_cell(cell: CoverageCell, folder: Path, commit: str | None = None) -> Res
         "seed": cell.run_seed,
         "commit": commit or "",
     }
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     if cell.sampler == POSTERIOR:
         found = compute_reference(cell.case, cell.repeat, cell.seed)
         row |= _OF_NO_RUN | measures(found.mean, found.quantiles, made.truth, found)
@@ -124,7 +128,7 @@ def run_cell(cell: CoverageCell, folder: Path, commit: str | None = None) -> Res
         posterior = sample(cell, made, reference)
     except BudgetExceededError as error:  # it says beforehand that the budget does not suffice
         return row | _REFUSED | {"reasons": str(error), "seconds": time.perf_counter() - began}
-    row["seconds"] = time.perf_counter() - began
+    row |= {"seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - worked}
     points = unconstrained(made.model, posterior)
     reasons = posterior.warnings
     row |= measures(points.mean(axis=0), np.quantile(points, PROBABILITIES, axis=0), made.truth, reference)
@@ -132,6 +136,7 @@ def run_cell(cell: CoverageCell, folder: Path, commit: str | None = None) -> Res
         "refused": 0.0,
         "warned": float(bool(reasons)),
         "reasons": "; ".join(reasons),
+        "returned": "" if posterior.quality is None else posterior.quality.method,
         "num_draws": float(len(points)),
         "ess": _smallest_ess(posterior),
         "acceptance": math.nan if posterior.acceptance_rate is None else float(posterior.acceptance_rate),
@@ -166,10 +171,10 @@ def _smallest_ess(posterior: dpmcmc.Posterior) -> float:
 _MEASURES = (*(f"{what}_{level}" for what in ("truth", "mean") for level in LEVELS), "width", "rms_error")
 _OF_NO_RUN: Result = {
     **dict.fromkeys(("refused", "warned"), 0.0),
-    **dict.fromkeys(("num_draws", "ess", "acceptance"), math.nan),
-    **dict.fromkeys(("reasons", "privacy", "dpmcmc", "jax"), ""),
+    **dict.fromkeys(("num_draws", "ess", "acceptance", "processor_seconds"), math.nan),
+    **dict.fromkeys(("reasons", "returned", "privacy", "dpmcmc", "jax"), ""),
 }
-_REFUSED: Result = dict.fromkeys(_MEASURES, math.nan) | _OF_NO_RUN | {"refused": 1.0}
+_REFUSED: Result = dict.fromkeys(_MEASURES, math.nan) | _OF_NO_RUN | {"refused": 1.0, "errors": ""}
 """The row of a run that was refused: it has no intervals."""
 
 
@@ -179,7 +184,7 @@ def measures(center: Array, quantiles: Array, truth: Array, reference: Reference
     - truth_50, truth_90: share of the d coordinates whose central interval holds the true parameter;
     - mean_50, mean_90: share whose interval holds the mean of the posterior without noise;
     - width: median over the coordinates of the 90 % interval's width / that of the posterior without noise;
-    - rms_error: of the means, in sds of the posterior without noise.
+    - rms_error: of the means, in sds of the posterior without noise; errors: of each coordinate.
 
     An interval that is not finite holds nothing.
 
@@ -198,6 +203,7 @@ def measures(center: Array, quantiles: Array, truth: Array, reference: Reference
     finite = bool(np.all(np.isfinite(widths)) and np.all(np.isfinite(errors)))
     found["width"] = float(np.median(widths)) if finite else math.nan
     found["rms_error"] = float(np.sqrt(np.mean(errors**2))) if finite else math.nan
+    found["errors"] = " ".join(f"{error:.5g}" for error in errors)
     return found
 
 
@@ -218,8 +224,9 @@ def read_reference(cell: CoverageCell, folder: Path) -> Reference:
     found = read_row_of(CoverageCell.from_dict, result_file(folder, posterior_cell(cell)))
     if found is None:
         raise CellError(f"the posterior without noise of {cell.case} {cell.repeat + 1} is not there")
-    values = json.loads(str(found[1]["reference"]))
-    return Reference(*(np.array(values[name]) for name in Reference._fields[:-1]), values["method"])
+    values: dict[str, Any] = json.loads(str(found[1]["reference"]))
+    arrays: dict[str, Any] = {name: np.array(value) for name, value in values.items() if name != "method"}
+    return Reference(**arrays, method=values["method"])
 
 
 def finish_cell(cell: CoverageCell, folder: Path, commit: str | None) -> Result:

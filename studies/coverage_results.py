@@ -39,8 +39,11 @@ COLUMNS = (
     "ess",
     "acceptance",
     "seconds",
+    "processor_seconds",
     "method",
     "reasons",
+    "returned",
+    "errors",
     "study_seed",
     "seed",
     "privacy",
@@ -133,7 +136,7 @@ def _summary_of(rows: Table) -> dict[str, float]:
     answered = rows[rows["refused"] == 0.0]
     line["width_median"] = quantile(answered["width"], 0.5)
     line["rms_error_median"] = quantile(answered["rms_error"], 0.5)
-    line["seconds_median"] = float(rows["seconds"].median())
+    line["processor_seconds_median"] = float(rows["processor_seconds"].median())
     return line
 
 
@@ -171,7 +174,9 @@ def _coverage_markdown(summary: Table) -> str:
         trusted = [str(_share(row, f"truth_{level}_not_warned", row["not_warned"])) for level in LEVELS]
         counts = [f"{row[name]:g}" for name in ("runs", "refused", "warned")]
         middles = [number(row[name]) if answered else "–" for name in ("width_median", "rms_error_median")]
-        lines.append([_label(row), *counts, *shares, *middles, *trusted, optional(row["seconds_median"], ".1f")])
+        lines.append(
+            [_label(row), *counts, *shares, *middles, *trusted, optional(row["processor_seconds_median"], ".1f")]
+        )
     return markdown_table(head, lines)
 
 
