@@ -207,6 +207,9 @@ _TOPICS = {
     "not finite": "infinite or not numbers",
     "clipping": "Clipping may have shifted",
     "noise": "rivacy noise",
+    "curvature": "The curvature's noise",
+    "another mode": "has another mode",
+    "did not settle": "did not settle",
 }
 """What a warning is about, by words that stand in it."""
 
