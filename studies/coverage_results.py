@@ -52,6 +52,7 @@ COLUMNS = (
     "commit",
 )
 _NAMES = {POSTERIOR: "the posterior without noise", **SAMPLERS}
+_WITH_SCALE = ("linear", "student")  # kinds whose last coordinate is the logarithm of the noise's scale
 _FAR_OFF = 2.0  # widths: a mean that is farther off, on average over the coordinates, is missed if nothing was said
 _FEWEST_RUNS = 20  # without a warning: of fewer, nothing is said about coverage
 _ERRORS_ALLOWED = 3.0  # standard errors between the posterior without noise and what it promises
@@ -138,6 +139,7 @@ def _summary_of(rows: Table) -> dict[str, float]:
     answered = rows[rows["refused"] == 0.0]
     line["width_median"] = quantile(answered["width"], 0.5)
     line["rms_error_median"] = quantile(answered["rms_error"], 0.5)
+    line["ess_median"] = float(answered["ess"].median())
     line["processor_seconds_median"] = float(rows["processor_seconds"].median())
     return line
 
@@ -159,6 +161,8 @@ def sections(table: Table, paper_page: Path) -> list[str]:
         _coverage_markdown(summary[summary["case"] == "all"]),
         "### The true parameter in 90 % intervals, by kind of data set",
         _kinds_markdown(summary),
+        "### Error of coefficients and of the noise's scale, in posterior sds: median – upper quartile",
+        _scales_markdown(table),
         "### What the warnings were about",
         _reasons_markdown(table),
     ]
@@ -166,7 +170,7 @@ def sections(table: Table, paper_page: Path) -> list[str]:
 
 def _coverage_markdown(summary: Table) -> str:
     head = ["", "data sets", "refused", "warned", "truth in 50 %", "truth in 90 %", "mean in 50 %", "mean in 90 %"]
-    head += ["width", "error", "not warned: truth in 50 %", "truth in 90 %", "missed", "s"]
+    head += ["width", "error", "not warned: truth in 50 %", "truth in 90 %", "missed", "ESS", "s"]
     lines = []
     for _, row in summary.iterrows():
         answered = row["runs"] - row["refused"]
@@ -176,7 +180,11 @@ def _coverage_markdown(summary: Table) -> str:
         trusted = [str(_share(row, f"truth_{level}_not_warned", row["not_warned"])) for level in LEVELS]
         counts = [f"{row[name]:g}" for name in ("runs", "refused", "warned")]
         middles = [number(row[name]) if answered else "–" for name in ("width_median", "rms_error_median")]
-        ends = [f"{row['missed']:g}", optional(row["processor_seconds_median"], ".1f")]
+        ends = [
+            f"{row['missed']:g}",
+            optional(row["ess_median"], ".0f"),
+            optional(row["processor_seconds_median"], ".1f"),
+        ]
         lines.append([_label(row), *counts, *shares, *middles, *trusted, *ends])
     return markdown_table(head, lines)
 
@@ -196,6 +204,25 @@ def _kinds_markdown(summary: Table) -> str:
             cells.append(f"{_share(row, 'truth_90', row['runs'] - row['refused'])} ({counts})")
         lines.append([_label(rows.iloc[0]), *cells])
     return markdown_table(["(warned, in brackets)", *kinds], lines)
+
+
+def _scales_markdown(table: Table) -> str:
+    """Compare errors where the last coordinate is the logarithm of a scale: clipped scores shift it before others."""
+    kinds = [case for case in _WITH_SCALE if (table["case"] == case).any()]
+    lines = []
+    for (sampler, epsilon), rows in table[table["sampler"] != POSTERIOR].groupby(["sampler", "epsilon"], sort=False):
+        line = [f"{_NAMES[str(sampler)]}, ε = {epsilon:g}"]
+        for case in kinds:
+            texts = rows.loc[(rows["case"] == case) & (rows["errors"] != ""), "errors"]
+            errors = np.array([[float(word) for word in text.split()] for text in texts])
+            if not len(errors):
+                line += ["–", "–"]
+                continue
+            of_coefficients = np.sqrt(np.mean(errors[:, :-1] ** 2, axis=1))
+            for values in (of_coefficients, np.abs(errors[:, -1])):
+                line.append(" – ".join(number(quantile(values, probability)) for probability in (0.5, 0.75)))
+        lines.append(line)
+    return markdown_table(["", *(f"{case}: {what}" for case in kinds for what in ("coefficients", "scale"))], lines)
 
 
 _TOPICS = {

@@ -240,7 +240,7 @@ def test_counts_by_hand():
     refused = dict.fromkeys(("truth_50", "truth_90", "mean_50", "mean_90", "width", "rms_error"), math.nan)
     table = table_of(
         row_of("dp-hmc", 1.0, 0, truth_90=1.0, width=1.0),
-        row_of("dp-hmc", 1.0, 1, truth_90=0.5, width=2.0),
+        row_of("dp-hmc", 1.0, 1, truth_90=0.5, width=2.0, errors="-7 1 -7"),
         row_of("dp-hmc", 1.0, 2, truth_90=0.0, width=9.0, warned=1.0, reasons="R̂ is 2; Privacy noise"),
         row_of("dp-hmc", 1.0, 5, refused=1.0, **refused),
     )
@@ -260,9 +260,12 @@ def test_counts_by_hand():
     whole = (
         "| DPHMC, ε = 1 | 4 | 1 | 1 | 50.0 ± 0.0 % | 50.0 ± 28.9 % | 50.0 ± 0.0 % | 100.0 ± 0.0 % | 2.000 | 1.000 | "
     )
-    assert whole + "50.0 ± 0.0 % | 75.0 ± 25.0 % | 0 | 1.0 |" in text
+    assert whole + "50.0 ± 0.0 % | 75.0 ± 25.0 % | 0 | 1 | 1.0 |" in text
     assert "| DPHMC, ε = 1 | 100.0 % (0 + 1 refused) | 50.0 % (0) | 0.0 % (1) |" in text
     assert "| DPHMC, ε = 1 | 1 | 1 | 1 | 0 |" in text
+    assert (
+        "| DPHMC, ε = 1 | 5.000 – 5.000 | 7.000 – 7.000 |" in text
+    )  # linear; no data set of the other kind with a scale
     assert "nan" not in text
 
 
