@@ -269,8 +269,9 @@ def statements_of(table: Table) -> list[Statement]:
     return [
         checked(
             "The posterior without noise: 50 % and 90 % intervals hold the true parameter as often as they say, to "
-            f"{_ERRORS_ALLOWED:g} standard errors (a check of the study)",
+            f"{_ERRORS_ALLOWED:g} standard errors",
             _nominal(together[together["sampler"] == POSTERIOR]),
+            by="a check of the study itself",
         ),
         checked(
             "auto and DPLaplace, runs without a warning: 90 % intervals hold the true parameter for ≥ "
