@@ -288,6 +288,15 @@ def statements_of(table: Table) -> list[Statement]:
             f"parameter for ≥ {percent(LOWEST_COVERAGE)} of coordinates",
             _trusted(chains),
         ),
+        checked(
+            "auto and DPLaplace, runs with a warning included: 90 % intervals hold the true parameter for ≥ "
+            f"{percent(LOWEST_COVERAGE)} of coordinates",
+            (
+                (f"{_label(row)}: {found}", found.value >= LOWEST_COVERAGE)
+                for _, row in adaptive.iterrows()
+                if (found := _share(row, "truth_90", row["runs"] - row["refused"])).number
+            ),
+        ),
     ]
 
 

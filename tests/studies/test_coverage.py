@@ -279,7 +279,7 @@ def verdicts(table):
 
 
 def test_statements_hold_and_fail():
-    assert verdicts(table_of()) == ["not tested"] * 4
+    assert verdicts(table_of()) == ["not tested"] * 5
     nominal = [row_of(POSTERIOR, math.inf, n, truth_50=float(n % 2), truth_90=float(n % 10 != 0)) for n in range(100)]
     assert verdicts(table_of(*nominal))[0] == "holds"
     assert verdicts(table_of(*(row | {"truth_90": row["truth_50"]} for row in nominal)))[0] == "does not hold"
@@ -287,13 +287,13 @@ def test_statements_hold_and_fail():
     low = [row_of("auto", 1.0, n, truth_90=0.86) for n in range(20)]
     bad = [row_of("auto", 1.0, n, truth_90=0.8) for n in range(20)]
     warned = [row | {"warned": 1.0} for row in bad]
-    assert verdicts(table_of(*good)) == ["not tested", "holds", "holds", "not tested"]
-    assert verdicts(table_of(*low)) == ["not tested", "holds", "does not hold", "not tested"]
-    assert verdicts(table_of(*bad)) == ["not tested", "does not hold", "does not hold", "not tested"]
-    assert verdicts(table_of(*warned)) == ["not tested"] * 4
+    assert verdicts(table_of(*good)) == ["not tested", "holds", "holds", "not tested", "holds"]
+    assert verdicts(table_of(*low)) == ["not tested", "holds", "does not hold", "not tested", "holds"]
+    assert verdicts(table_of(*bad)) == ["not tested", "does not hold", "does not hold", "not tested", "does not hold"]
+    assert verdicts(table_of(*warned)) == ["not tested"] * 4 + ["does not hold"]
     chain = [row | {"sampler": "dp-sgld"} for row in bad]
-    assert verdicts(table_of(*chain)) == ["not tested"] * 3 + ["does not hold"]
-    assert verdicts(table_of(*chain[1:])) == ["not tested"] * 4  # too few
+    assert verdicts(table_of(*chain)) == ["not tested"] * 3 + ["does not hold", "not tested"]
+    assert verdicts(table_of(*chain[1:])) == ["not tested"] * 5  # too few
 
 
 @pytest.mark.parametrize(("aware", "verdict"), [(True, "holds"), (False, "does not hold")])
