@@ -1,4 +1,4 @@
-"""The commands ``python -m studies comparison``, ``clipping``, ``laplace`` and ``report``."""
+"""The commands ``python -m studies comparison``, ``clipping``, ``laplace``, ``auto``, ``coverage`` and ``report``."""
 
 import sys
 

@@ -23,6 +23,7 @@ from studies.exits import Commands
 if TYPE_CHECKING:
     from studies.auto import AutoCell
     from studies.cells import Array, Cell
+    from studies.coverage import CoverageCell
     from studies.laplace import LaplaceCell
     from studies.runner import Outcome, Task, Work
     from studies.statements import Statement
@@ -36,8 +37,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Run the experiments of the paper again: *Differentially Private Hamiltonian Monte Carlo* (Räisä, Koskela, "
-    "Honkela), and DP-Laplace. All data are synthetic, or the public Adult data, and all runs seeded: **nothing here "
-    "is private**.",
+    "Honkela); measure DP-Laplace, `auto`, and what intervals hold. All data are synthetic, or the public Adult data, "
+    "and all runs seeded: **nothing here is private**.",
 )
 
 
@@ -266,6 +267,54 @@ def auto(
     _auto_study(cells_of(names, levels, repeats, seed), out, workers, seed, timed and not fast)
 
 
+@app.command(
+    epilog="**Examples**\n\n"
+    "`python -m studies coverage --out coverage`   the whole of it, for an hour on one core\n\n"
+    "`python -m studies coverage --out small --data-sets 50 --sampler auto --epsilon 4`   a part of it\n\n"
+    "`python -m studies coverage --out fast --fast`   a quick look"
+)
+def coverage(
+    out: OutOption,
+    data_sets: Annotated[
+        int | None,
+        typer.Option(help="Synthetic data sets, of five kinds in turn. Default: 200.", show_default=False),
+    ] = None,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(help="Budget ε; may be given several times. Default: 1 and 4.", show_default=False),
+    ] = None,
+    sampler: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A sampler, such as `auto`, `dp-laplace` or `dp-hmc`; may be given several times. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Ten data sets, unless another number is given.")] = False,
+    seed: SeedOption = 0,
+    workers: WorkersOption = None,
+) -> None:
+    """Count how often reported intervals hold the true parameter, and the mean of the posterior without noise.
+
+    Parameters are drawn from the prior and records from the model, so that the intervals of a calibrated method hold
+    the true parameter as often as they say. Writes results.csv, summary.csv and summary.md, and statements. The
+    posteriors without noise are computed first and kept in the same folder.
+    """
+    from studies import coverage as study
+    from studies.coverage_cases import SAMPLERS
+
+    number = data_sets if data_sets is not None else study.FAST_DATA_SETS if fast else study.NUM_DATA_SETS
+    if not 1 <= number <= 9999:
+        raise QueryError(f"--data-sets is {number}; give a whole number from 1 to 9999")
+    levels = _checked_levels("--epsilon", study.EPSILONS if epsilon is None else epsilon)
+    for name in sampler or ():
+        if name not in SAMPLERS:
+            raise QueryError(f"--sampler is {name!r}, which is unknown; give one of {', '.join(SAMPLERS)}")
+    names = [name for name in SAMPLERS if not sampler or name in sampler]
+    _require_packages()
+    _coverage_study(study.cells_of(names, levels, number, seed), out, workers, seed)
+
+
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders that the other commands have written.")],
@@ -412,6 +461,19 @@ def _auto_study(cells: "list[AutoCell]", out: Path, jobs: int | None, seed: int,
         cold = [auto.ColdCell(name, 4.0, repeat, seed) for name in auto.TIMED for repeat in range(3)]
         stages.append(_Stage(cold, auto.finish_cold, has_result, alone=True))
     _study_of_cases("auto", stages, out, jobs, seed, auto_results.collect, functools.partial(_auto_files, seed=seed))
+
+
+def _coverage_study(cells: "list[CoverageCell]", out: Path, jobs: int | None, seed: int) -> None:
+    """Do the same for the study of coverage."""
+    from studies import coverage, coverage_results
+    from studies.cells import has_result
+
+    posteriors = list(dict.fromkeys(coverage.posterior_cell(cell) for cell in cells))
+    stages = [
+        _Stage(posteriors, coverage.finish_cell, has_result),
+        _Stage(cells, coverage.finish_cell, has_result),
+    ]
+    _study_of_cases("coverage", stages, out, jobs, seed, coverage_results.collect, _coverage_files)
 
 
 class _Stage(NamedTuple):
@@ -606,4 +668,13 @@ def _auto_files(out: Path, table: "Table", seed: int) -> "list[Statement]":
     draws = auto_figures.read_shown(out, table, seed)
     if draws:
         figures.write_figure(auto_figures.shapes_figure(draws), out / "auto_shapes")
+    return statements
+
+
+def _coverage_files(out: Path, table: "Table") -> "list[Statement]":
+    from studies import coverage_results
+
+    coverage_results.write_tables(out, table)
+    statements = coverage_results.statements_of(table)
+    _statement_files(out, statements)
     return statements

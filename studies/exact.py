@@ -54,8 +54,13 @@ def potential_of(model: dpmcmc.Model, data: Any, weights: Array | None = None) -
 
 def find_mode(potential: Potential, guess: Array) -> tuple[Array, Array]:
     """Return the mode and the inverse Hessian there, by Newton's method with halved steps."""
-    value_and_gradient = jax.jit(jax.value_and_grad(potential))
-    hessian = jax.jit(jax.hessian(potential))
+    return newton(jax.jit(jax.value_and_grad(potential)), jax.jit(jax.hessian(potential)), guess)
+
+
+def newton(
+    value_and_gradient: Callable[[Array], tuple[Any, Any]], hessian: Callable[[Array], Any], guess: Array
+) -> tuple[Array, Array]:
+    """Do the same as :func:`find_mode` for functions that are compiled already."""
     point = np.array(guess, np.float64)
     value, gradient = value_and_gradient(point)
     for _ in range(_MAX_NEWTON_STEPS):

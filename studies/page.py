@@ -12,7 +12,8 @@ import pandas as pd
 
 from dpmcmc.errors import QueryError
 from dpmcmc.output import OutputError, replace_file
-from studies import auto_results, laplace_results, tables
+from studies import auto_results, coverage_results, laplace_results, tables
+from studies.coverage_cases import POSTERIOR
 from studies.tables import Table
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -52,9 +53,9 @@ def write_page(folders: Sequence[Path], page: Path) -> list[Path]:
     for folder in folders:
         study, table = read_table(folder)
         parts.append(_cases_section(folder, study, table, page) if "case" in table else _section(folder, study, table))
-        pictures.mkdir(exist_ok=True)
         for name, caption in _FIGURES.items():
             if (folder / f"{name}.png").exists():
+                pictures.mkdir(exist_ok=True)
                 for ending in ("png", "pdf"):
                     written.append(pictures / f"{name}.{ending}")
                     shutil.copyfile(folder / f"{name}.{ending}", written[-1])
@@ -94,7 +95,7 @@ def read_table(folder: Path) -> tuple[str, Table]:
         raise QueryError(
             f"{str(folder)!r} has no results.csv ({error.strerror}); give a folder that `python -m studies` has written"
         ) from None
-    marks = {"returned": "auto", "case": "laplace", "epsilon": "comparison"}
+    marks = {"truth_90": "coverage", "returned": "auto", "case": "laplace", "epsilon": "comparison"}
     return next((study for column, study in marks.items() if column in table), "clipping"), table
 
 
@@ -111,10 +112,13 @@ def _section(folder: Path, study: str, table: Table) -> str:
 
 
 def _cases_section(folder: Path, study: str, table: Table, page: Path) -> str:
-    """Return the results of the study of DP-Laplace, or of ``auto``, as Markdown."""
-    parts = ["## Results", _provenance(folder, table), "### Statements", _statements(folder)]
-    results = auto_results if study == "auto" else laplace_results
-    return "\n\n".join([*parts, *results.sections(table, page.parent / "reproduction.md")])
+    """Return the results of a study of cases as Markdown."""
+    runs = table[table["sampler"] != POSTERIOR] if study == "coverage" else table
+    parts = ["## Results", _provenance(folder, runs), "### Statements", _statements(folder)]
+    sections = {"auto": auto_results.sections, "coverage": coverage_results.sections}.get(
+        study, laplace_results.sections
+    )
+    return "\n\n".join([*parts, *sections(table, page.parent / "reproduction.md")])
 
 
 def _provenance(folder: Path, table: Table) -> str:
