@@ -61,7 +61,7 @@ from tests.samplers.test_invariance import keeping_only_after
 
 SEED = 1
 LEVEL, CAUGHT = 1e-6, 1e-8
-FAST, FULL = 1000, 10_000
+FAST, FULL, MANY = 1000, 5000, 10_000
 SAMPLERS = samplers(SKEWED_JOINT)
 # One of each kind, and all that keep something in their state.
 IN_FAST = ("DPHMC-position_first", "DPHMC-cached", "DPPenalty-all", "DPPenalty-guided", "SurrogateHMC")
@@ -174,11 +174,11 @@ def test_no_log_ratio_reaches_the_bound(joint):
 def test_ranks_are_uniform_where_the_chain_is_exchangeable_and_the_check_sees_where_not():
     """Independent draws pass; shifted by a fifth of their sd, or a fifth wider, they do not."""
     generator = np.random.default_rng(SEED)
-    draws = generator.normal(size=(FULL, 9))
+    draws = generator.normal(size=(MANY, 9))
     assert departure(uniform_ranks(draws, generator), 8) > LEVEL
     assert departure(uniform_ranks(np.where(np.arange(9) > 0, draws + 0.2, draws), generator), 8) < CAUGHT
     assert departure(uniform_ranks(np.where(np.arange(9) > 0, draws * 1.2, draws), generator), 8) < CAUGHT
-    assert departure(uniform_ranks(np.zeros((FULL, 9)), generator), 8) > LEVEL  # all ties
+    assert departure(uniform_ranks(np.zeros((MANY, 9)), generator), 8) > LEVEL  # all ties
 
 
 # ---------------------------------------------------------------------- calibration
@@ -228,27 +228,29 @@ def test_twin(twin):
     assert smallest(chains_of(name), number, **options) < CAUGHT
 
 
-def private(*kinds):
+def those(*kinds):
     return [name for name in SAMPLERS if name.startswith(kinds)]
 
 
+# As many replications as it takes: the cheaper the sampler or the louder the bug, the more or the fewer.
 SLOW_TWINS = [
-    *[(name, "no penalty", NO_PENALTY) for name in private("DP", "Surrogate")],
-    *[(name, "doubled penalty", DOUBLED_PENALTY) for name in private("DPPenalty")],
-    *[(name, "noise sd 0.7 of what it is", NOISE_SAID_TO_BE_SMALLER) for name in private("DPPenalty", "Surrogate")],
-    *[(name, "prior flipped", FLIPPED_PRIOR) for name in SAMPLERS],
-    *[(name, "steps that look", STEPS_THAT_LOOK) for name in SAMPLERS],
-    *[(name, "clipped", CLIPPED) for name in private("DP")],
-    *[(name, "no turn", NO_TURN) for name in ("DPPenalty-guided", "RWMH-guided")],
+    *[(name, "no penalty", NO_PENALTY, FULL) for name in those("DP", "Surrogate")],
+    *[(name, "doubled penalty", DOUBLED_PENALTY, MANY) for name in those("DPPenalty")],
+    *[(name, "noise sd 0.7 of what it is", NOISE_SAID_TO_BE_SMALLER, MANY) for name in those("DPPenalty", "Surr")],
+    *[(name, "prior flipped", FLIPPED_PRIOR, FAST) for name in SAMPLERS],
+    *[(name, "steps that look", STEPS_THAT_LOOK, FULL) for name in those("HMC", "RWMH")],
+    *[(name, "steps that look", STEPS_THAT_LOOK, MANY) for name in those("DP", "Surrogate")],
+    *[(name, "clipped", CLIPPED, FULL) for name in those("DP")],
+    *[(name, "no turn", NO_TURN, FAST) for name in ("DPPenalty-guided", "RWMH-guided")],
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "twin", "options"), SLOW_TWINS, ids=lambda part: part if isinstance(part, str) else ""
+    ("name", "twin", "options", "number"), SLOW_TWINS, ids=[f"{name}, {twin}" for name, twin, *_ in SLOW_TWINS]
 )
-def test_twin_of_every_sampler(name, twin, options):
-    assert smallest(chains_of(name), FULL, seed=SEED + 10, **options) < CAUGHT
+def test_twin_of_every_sampler(name, twin, options, number):
+    assert smallest(chains_of(name), number, seed=SEED + 10, **options) < CAUGHT
 
 
 def test_twin_kinetic_energy_with_the_wrong_sign(monkeypatch):
@@ -278,7 +280,10 @@ def test_a_kept_gradient_is_kept_rightly():
 
 @pytest.mark.parametrize(
     ("acceptance", "number"),
-    [pytest.param(False, 2 * FAST, id="rejection"), pytest.param(True, FULL, id="acceptance", marks=pytest.mark.slow)],
+    [
+        pytest.param(False, 2 * FAST, id="rejection"),
+        pytest.param(True, 15 * FAST, id="acceptance", marks=pytest.mark.slow),
+    ],
 )
 def test_twin_gradient_kept_after_one_outcome_only(acceptance, number):
     """Of the outcomes, acceptance is the harder one to notice: few chains pay for a gradient that came with a move."""
