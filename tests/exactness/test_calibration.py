@@ -30,7 +30,7 @@ P(sup |F_N − F| ≥ δ) ≤ 2·exp(−2Nδ²) for any F and N, without asympto
 in one place fail the same check with p < ``CAUGHT`` = 1e-8. Seeds are fixed and were not picked. The noise is strong:
 σ is 1 to 2 on typical moves, as accept tests are best run (about 0.3 of the moves pass).
 
-What ``DPLaplace`` and ``auto`` return is not exact; the last part holds their intervals to what is said of them.
+What ``DPLaplace`` and ``auto`` return is not exact: see test_intervals.
 """
 
 from dataclasses import replace
