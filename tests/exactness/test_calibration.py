@@ -217,7 +217,7 @@ FAST_TWINS = {
     "step sizes chosen after looking at θ": ("HMC-momentum_first", {"switches": Switches(looks=1.0)}, 2 * FAST),
     "a guided walk that does not turn": ("DPPenalty-guided", NO_TURN, FAST),
     "log-ratios that are clipped": ("DPPenalty-guided", CLIPPED, 2 * FAST),
-    "no penalty, on a surrogate": ("SurrogateHMC", NO_PENALTY, FAST),
+    "no penalty, on a surrogate": ("SurrogateHMC", NO_PENALTY, 2 * FAST),
     "the prior with the wrong sign, without noise": ("RWMH-one_component", FLIPPED_PRIOR, FAST),
 }
 
