@@ -30,6 +30,7 @@ READERS = (
     "schema-json",
     "statement",
     "result",
+    "result-forged",
     "ledger",
     "checkpoint",
     "resume",
@@ -132,12 +133,15 @@ def fuzz(
     dict
         Numbers of inputs, by what came of them, and the findings with the inputs that show them.
     """
+    from trust.fuzz.readers import READERS as kinds
+
     folder.mkdir(parents=True, exist_ok=True)
     told, start, crashes = folder / "outcomes.jsonl", 0, 0
     told.unlink(missing_ok=True)
     died: list[dict[str, Any]] = []
+    library = kinds[name].dies_in
     begun = time.monotonic()
-    while start < count and time.monotonic() < until and crashes < 50:
+    while start < count and time.monotonic() < until and crashes < 200:
         words = [sys.executable, "-m", "trust.fuzz", "--worker", name, str(seed), str(start), str(count)]
         with (folder / "errors.txt").open("wb") as errors:
             process = subprocess.Popen([*words, str(commands), str(folder)], stdout=errors, stderr=errors)
@@ -151,7 +155,7 @@ def fuzz(
             raise RuntimeError(f"the worker for {name} ended with {code}: {text[-2000:]}")
         if {"begun": last} in lines:  # else it died of making the input: HDF5 may, and then there is none
             what = "hangs" if code == "hangs" else f"the process died (exit code {code})"
-            died.append({"number": last, "kind": "finding", "what": what})
+            died.append({"number": last, "kind": f"died in {library}" if library else "finding", "what": what})
         start, crashes = last + 1, crashes + 1
     rows = [row for row in _rows(told) if "number" in row] + died
     counts = Counter(row["kind"] for row in rows)
@@ -167,6 +171,7 @@ def fuzz(
         "refused": counts["refused"],
         "commands": counts["command"],
         "findings": counts["finding"],
+        "died in a library": len(died) if library else 0,
         "seconds": round(time.monotonic() - begun, 1),
         "refusals": dict(Counter(row["what"] for row in rows if row["kind"] == "refused").most_common()),
         "found": {what: {"times": len(numbers), "inputs": numbers[:5]} for what, numbers in findings.items()},
@@ -251,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def table_of(results: dict[str, dict[str, Any]]) -> str:
     """Return the figures as a table in Markdown, with a line for each kind of finding below."""
-    columns = ("inputs", "read", "refused", "commands", "findings")
+    columns = ("inputs", "read", "refused", "commands", "findings", "died in a library")
     lines = [f"| reader | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for name, one in results.items():
         lines.append(f"| {name} | {' | '.join(str(one[column]) for column in columns)} |")

@@ -222,7 +222,8 @@ def change_text(content: bytes, other: bytes, rng: random.Random) -> bytes:
         else:
             text = rng.choice((text.replace(",", ";"), text.replace("\n", "\r"), text.replace('"', ""), text * 2))
     if rng.random() < 0.02:
-        text = f"{_LAUGHS}\n{text}"
+        where = rng.choice(("17", "integer", "age", "fields", "nothing"))
+        text = f"{_LAUGHS}\n{text.replace(where, '*a8', 1)}"
     encoding = rng.choice(("utf-8",) * 12 + ("utf-16", "utf-32", "latin-1"))
     return text.encode(encoding, "replace")
 

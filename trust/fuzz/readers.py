@@ -66,11 +66,14 @@ class Reader(ABC):
         Its part of all inputs.
     suffix
         Of the file's name.
+    dies_in
+        A library that is known to bring the process down on such inputs; "" if there is none.
     """
 
     name: ClassVar[str]
     share: ClassVar[float]
     suffix: ClassVar[str]
+    dies_in: ClassVar[str] = ""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +241,7 @@ def table_commands(path: Path) -> list[list[str]]:
     return [
         ["schema", "draft", str(path)],
         ["schema", "check", str(path), "--schema", str(schema)],
-        ["sample", str(path), "--schema", str(schema), "--formula", "rich ~ age + C(school)", *budget],
+        ["sample", str(path), "--schema", str(schema), "--formula", "rich ~ nothing", *budget],
     ]
 
 
@@ -403,6 +406,9 @@ class Statement(Reader):
         str(statement)
 
 
+_UNSEALED = -len(b"\ndpmcmc sha256 ") - 64
+
+
 class Result(Reader):
     """`posterior.nc`, and the page made of it."""
 
@@ -417,13 +423,15 @@ class Result(Reader):
         return files
 
     def change(self, content: bytes, other: bytes, rng: random.Random) -> bytes:
-        """Bytes, or groups, variables and attributes by HDF5 itself."""
+        """Bytes, or (with a hash that fits) groups, variables and attributes by HDF5 itself."""
         if rng.random() < 0.4:
             return change_bytes(content, other, rng)
         import h5py
 
+        from dpmcmc.results.files import sealed
+
         making = self.folder / "making.nc"
-        making.write_bytes(content)
+        making.write_bytes(content[:_UNSEALED])
         with contextlib.suppress(Exception), h5py.File(making, "r+") as file:  # what HDF5 cannot do is not done
             for _ in range(rng.choice((1, 1, 2))):
                 nodes: list[Any] = [file]
@@ -432,7 +440,7 @@ class Result(Reader):
                     self._change_attribute(rng.choice([node for node in nodes if node.attrs] or nodes), rng)
                 else:
                     self._change_node(file, rng.choice(nodes[1:]), rng)
-        return making.read_bytes()
+        return sealed(making.read_bytes())
 
     def _change_attribute(self, node: Any, rng: random.Random) -> None:
         import h5py
@@ -507,6 +515,22 @@ class Result(Reader):
         run.mkdir(exist_ok=True)
         shutil.copy(path, run / "posterior.nc")
         return [["report", str(run)], ["resume", str(run)]]
+
+
+class ForgedResult(Result):
+    """The same with bytes changed and a hash that fits, as only somebody makes it who wants HDF5 to fail.
+
+    HDF5 corrupts its memory on some of these and the process dies. Nothing in Python can keep it from that: how often it
+    happens is told, and is no finding in this package.
+    """
+
+    name, share, dies_in = "result-forged", 0.01, "HDF5"
+
+    def change(self, content: bytes, other: bytes, rng: random.Random) -> bytes:
+        """Bytes, hashed again."""
+        from dpmcmc.results.files import sealed
+
+        return sealed(change_bytes(content[:_UNSEALED], other, rng))
 
 
 def _changed_rows(
@@ -808,5 +832,16 @@ def _changed_arrays(content: bytes, rng: random.Random) -> bytes:
 
 READERS: dict[str, type[Reader]] = {
     kind.name: kind
-    for kind in (Parquet, Csv, SchemaFile, JsonSchema, Statement, Result, LedgerFile, CheckpointFile, Resumed)
+    for kind in (
+        Parquet,
+        Csv,
+        SchemaFile,
+        JsonSchema,
+        Statement,
+        Result,
+        ForgedResult,
+        LedgerFile,
+        CheckpointFile,
+        Resumed,
+    )
 }

@@ -38,10 +38,6 @@ _FORBIDDEN = (
     "sqlite3.enable_load_extension",
     "sqlite3.load_extension",
     "webbrowser.open",
-    "code.__new__",
-    "marshal.loads",
-    "marshal.load",
-    "ctypes.dlopen",
 )
 
 

@@ -392,7 +392,7 @@ def load_settings(checkpoint: Checkpoint, *, progress: bool, devices: Any) -> tu
             devices=devices,
         )
         return _sampler_from_plain(facts["sampler"], arrays), settings, bool(facts["exact"])
-    except (KeyError, TypeError, ValueError):
+    except Exception:  # of values that are not as they were written, whatever they are
         raise CheckpointError(f"the checkpoint in {checkpoint.shown!r} is damaged; begin another run") from None
 
 
