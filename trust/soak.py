@@ -1,8 +1,8 @@
 """A soak: two hours of runs in one process, after which memory, file handles and threads must be where they were.
 
 ``python -m trust.soak`` goes round a list of operations: every private sampler, every kind of source, ledgers,
-checkpoints, crashes and what follows them, results read again, refusals. After each round it looks at the process; what
-is judged is whether anything has grown since the warm-up (`judge`), and every result is checked for its form on the way.
+checkpoints, crashes and what follows them, results read again, refusals. After each round it looks at the process, and
+in the end it judges whether anything has grown since the warm-up (`judge`). The form of every result is checked, too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from unittest import mock
 # by mistake is at least the draws of a run (4 chains × 1000 draws × 2 numbers × 8 bytes = 64 kB), records (8 to 100 kB)
 # or a compiled program (about 1 MB). 50 kB a round is less than one of the former in each round.
 MAX_MB_PER_ROUND = 0.05
-# What an allocator keeps goes up and down by some MB between rounds, so that few rounds can show no such slope; what has
-# been added in all must be less than thirty compiled programs.
+# What an allocator keeps goes up and down by some MB between rounds, so that few rounds can show no such slope; what
+# was added in all must be less than thirty compiled programs.
 MAX_MB_IN_ALL = 32.0
 WARM_UP = 0.1  # the part of the rounds that is not judged: libraries load, caches fill
 LEAST_WARM_UP = 2  # rounds
@@ -119,10 +119,10 @@ class Verdict:
 def judge(readings: Sequence[Reading]) -> Verdict:
     """Say what has grown since the warm-up.
 
-    Memory: the median of the last fifth of the judged rounds less that of the first fifth is at most `MAX_MB_IN_ALL`, and
-    the slope (Theil and Sen: the median over all pairs of rounds, which a few odd rounds do not move) at most
+    Memory: the median of the last fifth of the judged rounds less that of the first fifth is at most `MAX_MB_IN_ALL`,
+    and the slope (Theil and Sen: the median over all pairs of rounds, which a few odd rounds do not move) at most
     `MAX_MB_PER_ROUND`, unless the whole rise is less than 2 MB, which is what a page table or an arena does by chance.
-    All else is counted and must not grow at all: the most in the last fifth is not more than the most in the first half.
+    All else is counted and must not grow at all: the most in the last fifth is at most that of the first half.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Place:
 
 
 def interrupted(at: int, function: Callable[[], Any]) -> None:
-    """Stop a run as Ctrl-C would where its n-th part is about to be written down: that part is lost, and stays charged."""
+    """Stop a run as Ctrl-C would where its n-th part is about to be written: that part is lost, and stays charged."""
     from dpmcmc.inference.checkpoint import Checkpoint
 
     append, count = Checkpoint.append, 0
@@ -217,7 +217,7 @@ def refused(kind: type[Exception] | tuple[type[Exception], ...], function: Calla
 
 
 def operations() -> dict[str, Operation]:
-    """Return what a round consists of. All data are synthetic, and fixed: only noise and chains differ between rounds."""
+    """Return what a round consists of. All data are synthetic and fixed; noise and chains differ between rounds."""
     import numpy as np
     import pandas
     import pyarrow
@@ -279,7 +279,7 @@ def operations() -> dict[str, Operation]:
         statement.check()
         expect(statement.recomputed_epsilon() <= statement.epsilon <= statement.budget_epsilon, "ε as stated")
         expect(all(np.isfinite(values).all() for values in posterior.draws.values()), "finite draws")
-        expect(0 < len(posterior.summary()) and len(str(posterior)) > 0, "a summary")
+        expect(len(posterior.summary()) > 0 and len(str(posterior)) > 0, "a summary")
 
     def sample(*arguments: Any, **options: Any) -> Any:
         settings = {"epsilon": 8.0, "delta": 1e-6, "progress": False} | options
@@ -520,7 +520,7 @@ def table_of(verdict: Verdict, readings: Sequence[Reading]) -> str:
     """Return the verdict as a small table in Markdown."""
     judged = readings[-verdict.judged :]
     lines = [
-        f"{verdict.rounds} rounds in {readings[-1].seconds / 60:.0f} minutes, {verdict.judged} of them after the warm-up",
+        f"{verdict.rounds} rounds in {readings[-1].seconds / 60:.0f} minutes, {verdict.judged} after the warm-up",
         "",
         "| | after the warm-up | at the end | bound |",
         "|---|---|---|---|",

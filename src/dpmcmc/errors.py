@@ -6,7 +6,6 @@ spent.
 
 from typing import Any
 
-
 _LONGEST = 2000  # characters of a message
 
 

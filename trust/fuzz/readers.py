@@ -435,7 +435,7 @@ class Result(Reader):
         with contextlib.suppress(Exception), h5py.File(making, "r+") as file:  # what HDF5 cannot do is not done
             for _ in range(rng.choice((1, 1, 2))):
                 nodes: list[Any] = [file]
-                file.visititems(lambda name, node: nodes.append(node))
+                file.visititems(lambda name, node, nodes=nodes: nodes.append(node))
                 if rng.random() < 0.75:
                     self._change_attribute(rng.choice([node for node in nodes if node.attrs] or nodes), rng)
                 else:
@@ -520,8 +520,8 @@ class Result(Reader):
 class ForgedResult(Result):
     """The same with bytes changed and a hash that fits, as only somebody makes it who wants HDF5 to fail.
 
-    HDF5 corrupts its memory on some of these and the process dies. Nothing in Python can keep it from that: how often it
-    happens is told, and is no finding in this package.
+    HDF5 corrupts its memory on some of these, and the process dies. Nothing in Python can keep it from that: how often
+    it happens is told, and is no finding in this package.
     """
 
     name, share, dies_in = "result-forged", 0.01, "HDF5"

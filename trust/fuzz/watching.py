@@ -103,7 +103,8 @@ class Watch:
             source = getattr(arguments[0], "co_filename", "")
             # Modules that are loaded when they are first needed have a file; text of an input has none.
             if not source.startswith("<frozen") and not os.path.isfile(source) and not _is_generated():
-                self.seen.append(f"exec of code from {source!r}")
+                maker = Path(sys._getframe(1).f_code.co_filename).name
+                self.seen.append(f"exec of code from {source!r} in {maker}")
 
     def _inside(self, path: Any) -> bool:
         if isinstance(path, int):

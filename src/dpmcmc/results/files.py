@@ -1,8 +1,8 @@
 """Trees of arrays on disk, as netCDF: whole or not at all, and without pickle in either direction.
 
 A failed save leaves what was there before. The file is made in memory and then written as plain bytes, because HDF5
-brings the whole process down (draws and all) when the disk is full. It may do the same when a file is damaged, so a hash
-stands behind the last byte that HDF5 looks at, and is checked before HDF5 sees any. (It tells damage, not intent.)
+brings the whole process down (draws and all) when the disk is full. It may do the same when a file is damaged. So a
+hash stands behind the last byte that HDF5 looks at, and is checked before HDF5 sees any. It shows damage, not intent.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def read_tree(path: str | os.PathLike[str]) -> DataTree:
     import xarray  # takes seconds
 
     content = source.read_bytes()
-    end = len(content) - len(_SEAL) - 64
+    end = content.rfind(_SEAL, max(0, len(content) - len(_SEAL) - 64))
     # (Files of earlier versions have no seal.)
-    if content[max(end, 0) :].startswith(_SEAL) and sealed(content[:end]) != content:
+    if end >= 0 and sealed(content[:end]) != content:
         raise ResultError(f"{str(source)!r} is damaged: its bytes are not those that were written")
     try:
         with xarray.open_datatree(io.BytesIO(content), engine="h5netcdf") as tree:
