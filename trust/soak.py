@@ -22,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -423,7 +424,7 @@ def operations() -> dict[str, Operation]:
 
     return {
         **{name: with_sampler(name) for name in samplers},
-        **{f"{name}, crashes": with_crash(name) for name in ("DPHMC", "DPSGLD", "SurrogateHMC", "DPLaplace", "auto")},
+        **{f"{name}, crashes": with_crash(name) for name in ("DPHMC", "DPSGLD", "DPLaplace", "auto")},
         "CSV": from_table(as_csv),
         "Parquet": from_table(as_parquet),
         "pandas": from_table(lambda place: pandas.DataFrame(columns)),
@@ -448,6 +449,7 @@ def soak(
     seconds: float,
     rounds: int = sys.maxsize,
     say: Callable[[str], None] = print,
+    note: Callable[[list[Reading]], Any] = len,
 ) -> list[Reading]:
     """Go round the operations until the time is over, and look at the process after each round.
 
@@ -459,8 +461,8 @@ def soak(
         An empty one. The process's temporary files go there, too, while this runs.
     seconds, rounds
         When to end: a round that was begun is brought to its end.
-    say
-        Told of each round.
+    say, note
+        Told of each round, and given all readings so far.
 
     Returns
     -------
@@ -487,6 +489,7 @@ def soak(
                 f"round {now.round}, {now.seconds:.0f} s: {now.megabytes:.1f} MB, {now.handles} handles, "
                 f"{now.threads} threads, {now.left_over} files left, {now.programs} programs"
             )
+            note(readings)
     return readings
 
 
@@ -501,17 +504,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(given.only or ()) - set(work):
         parser.error(f"--only {unknown.pop()!r} is not one of {', '.join(work)}")
     work = {name: operation for name, operation in work.items() if not given.only or name in given.only}
+
+    def note(readings: list[Reading]) -> None:
+        if given.json:  # after each round, so that it can be looked at on the way
+            report = {"operations": list(work), "readings": [asdict(reading) for reading in readings]}
+            with contextlib.suppress(ValueError):  # too few rounds yet
+                verdict = judge(readings)
+                report["verdict"] = asdict(verdict) | {"flat": verdict.flat}
+            given.json.write_text(json.dumps(report, indent=2), encoding="utf-8")
+
     with tempfile.TemporaryDirectory(prefix="dpmcmc-soak-") as folder:
-        readings = soak(work, Path(folder), seconds=3600 * given.hours, say=lambda text: print(text, flush=True))
+        say = partial(print, flush=True)
+        readings = soak(work, Path(folder), seconds=3600 * given.hours, say=say, note=note)
     verdict = judge(readings)
-    if given.json:
-        report = {
-            "seconds": readings[-1].seconds,
-            "operations": list(work),
-            "verdict": {**asdict(verdict), "flat": verdict.flat},
-            "readings": [asdict(reading) for reading in readings],
-        }
-        given.json.write_text(json.dumps(report, indent=2), encoding="utf-8")
     print(table_of(verdict, readings))
     return 0 if verdict.flat else 1
 

@@ -139,10 +139,18 @@ class Watch:
         return sorted(set(found))
 
 
+_MAKERS = (
+    "/collections/__init__.py",
+    "/dataclasses.py",
+    "/sqlalchemy/util/langhelpers.py",
+    "/scipy/stats/_distn_infrastructure.py",
+)
+
+
 def _is_generated() -> bool:
     """Whether code without a file is made by one of those that make classes from texts of their own."""
     maker = sys._getframe(2).f_code.co_filename.replace(os.sep, "/")
-    return maker.endswith(("/collections/__init__.py", "/dataclasses.py", "/sqlalchemy/util/langhelpers.py"))
+    return maker.endswith(_MAKERS)
 
 
 def _path_of(database: Any) -> str:
