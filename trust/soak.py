@@ -242,13 +242,13 @@ def operations() -> dict[str, Operation]:
     matrix = generator.multivariate_normal([1.0, -1.0], covariance, 500)
     start = np.tile([1.0, -1.0], (4, 1))
     mean = matrix.mean(axis=0).round(1)
-    near = Surrogate(Form(2, 2, 2), mean, 0.002 * np.eye(2), np.eye(2, 6, 1))  # short moves, which 500 records can pay
+    near = Surrogate(Form(2, 2, 2), mean, 0.002 * np.eye(2), np.eye(2, 6, 1))
     samplers: dict[str, Any] = {
         "DPHMC": dpmcmc.DPHMC(0.02, 4, 3.0, 3.0, 10.0, 20.0),
         "DPPenalty": dpmcmc.DPPenalty(0.05, 3.0, 20.0),
         "DPSGLD": dpmcmc.DPSGLD(50, 3.0, 1e-5),
         "DPSGNHT": dpmcmc.DPSGNHT(50, 3.0, 1e-3, 10.0),
-        "SurrogateHMC": dpmcmc.SurrogateHMC(near, 5.0),
+        "SurrogateHMC": dpmcmc.SurrogateHMC(near, 0.5),  # a small bound, so that a few steps are paid for for certain
         "DPLaplace": dpmcmc.DPLaplace(),
         "auto": "auto",
     }
@@ -424,7 +424,7 @@ def operations() -> dict[str, Operation]:
 
     return {
         **{name: with_sampler(name) for name in samplers},
-        **{f"{name}, crashes": with_crash(name) for name in ("DPHMC", "DPSGLD", "DPLaplace", "auto")},
+        **{f"{name}, crashes": with_crash(name) for name in ("DPHMC", "DPSGLD", "SurrogateHMC", "DPLaplace", "auto")},
         "CSV": from_table(as_csv),
         "Parquet": from_table(as_parquet),
         "pandas": from_table(lambda place: pandas.DataFrame(columns)),

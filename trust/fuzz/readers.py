@@ -759,7 +759,7 @@ def stopped_runs(folder: Path) -> tuple[Any, Any, list[Path]]:
     samplers: dict[str, tuple[Any, dict[str, Any]]] = {
         "DPPenalty": (dpmcmc.DPPenalty(0.05, 3.0, 20.0), {"num_steps": 12, "init": np.tile([1.0, -1.0], (4, 1))}),
         "DPLaplace": (dpmcmc.DPLaplace(), {}),
-        "SurrogateHMC": (dpmcmc.SurrogateHMC(near, 5.0), {"num_steps": 6}),
+        "SurrogateHMC": (dpmcmc.SurrogateHMC(near, 0.5), {"num_steps": 6}),
     }
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
