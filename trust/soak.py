@@ -156,7 +156,7 @@ def judge(readings: Sequence[Reading]) -> Verdict:
         late = max(getattr(one, name) for one in last)
         if late > early:
             problems.append(f"{what}: {early} in the first half, {late} at the end")
-        return late - early
+        return int(late - early)
 
     counted = {
         "handles_grown": grown("handles", "open file handles"),
@@ -312,7 +312,7 @@ def operations() -> dict[str, Operation]:
             expect(kept.privacy == posterior.privacy, "what was kept is what was returned")
             expect(dpmcmc.resume(place / "run").privacy == posterior.privacy, "a run that is complete stays so")
             opened = dpmcmc.Ledger(book)
-            opened.verify(posterior.privacy.ledger["head"])
+            opened.verify((posterior.privacy.ledger or {})["head"])
             expect(not any(one.open for one in opened.status().runs), "the run is closed")
             opened.close()
             refused(BudgetExceededError, lambda: sample(model(), matrix, sampler=samplers[name], ledger=book))
@@ -406,7 +406,7 @@ def operations() -> dict[str, Operation]:
         def log_likelihood(parameters: Any, row: Any) -> Any:
             raise ZeroDivisionError
 
-        own = dpmcmc.Model(log_likelihood, lambda parameters: 0.0, {"centre": ()})
+        own = dpmcmc.Model(log_likelihood, lambda parameters: parameters["centre"], {"centre": ()})
         refused(
             Exception, lambda: sample(own, {"x": matrix[:, 0]}, init=np.zeros((4, 1)), sampler=samplers["DPPenalty"])
         )

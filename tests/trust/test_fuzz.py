@@ -14,6 +14,7 @@ from dpmcmc.errors import CheckpointError, DPMCMCError, QueryError, ResultError,
 from dpmcmc.inference.checkpoint import Checkpoint
 from dpmcmc.privacy.statement import PrivacyStatement
 from dpmcmc.results.files import sealed
+from dpmcmc.surrogate import Form
 from tests.results.cases import STATEMENTS, make_posterior
 from trust.fuzz import __main__ as program
 from trust.fuzz import mutations, readers
@@ -31,6 +32,9 @@ def watch(tmp_path_factory):
 
 def findings(watch, reader, seed, count):
     found = {}
+    for content in reader.corpus:  # what is loaded when it is first needed is loaded now
+        path = reader.place(content)
+        reader.read(path)
     for number in range(count):
         path = reader.place(reader.input(seed, number))
         outcome = observe(watch, lambda path=path: reader.read(path), (DPMCMCError,))
@@ -175,6 +179,16 @@ def test_statements_that_are_odd():
     values = json.loads(STATEMENTS["private"].to_json(derived=False))
     with pytest.raises(QueryError, match="lattice"):
         PrivacyStatement.from_json(json.dumps(values | {"lattice_epsilon": None}))
+
+
+def test_a_budget_beyond_all_numbers_ends():
+    assert 0.0 < dpmcmc.privacy.gaussian_mu(1e308, 1e-5) < 1e16
+
+
+def test_the_polynomials_of_a_form_are_counted():
+    for form in (Form(1, 1, 6), Form(3, 3, 4), Form(7, 5, 2), Form(4, 0, 1), Form(5, 2, 3)):
+        assert form.num_polynomials == len(form.powers)
+    assert Form(2, 2, 10**9).num_polynomials == 0
 
 
 def test_errors_are_cut_short():

@@ -221,8 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Fuzz, print a table, and return 1 if there are findings."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["--worker"]:
-        name, seed, start, stop, commands, folder = given[1:]
-        work(name, int(seed), int(start), int(stop), int(commands), Path(folder))
+        name, *numbers, folder = given[1:]
+        work(name, *map(int, numbers), Path(folder))  # type: ignore[arg-type,call-arg]
         return 0
     parser = argparse.ArgumentParser(prog="python -m trust.fuzz", description=__doc__.partition("\n")[0])
     parser.add_argument("--inputs", type=int, default=100_000, help="in all (default: 100000)")

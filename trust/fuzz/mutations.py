@@ -283,7 +283,8 @@ def change_tree(tree: Any, rng: random.Random) -> Any:
 
 
 def _nodes(tree: Any) -> list[Any]:
-    found, waiting = [], [tree]
+    found: list[Any] = []
+    waiting = [tree]
     while waiting and len(found) < 3000:
         node = waiting.pop()
         found.append(node)

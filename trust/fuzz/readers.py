@@ -426,7 +426,7 @@ class Result(Reader):
         """Bytes, or (with a hash that fits) groups, variables and attributes by HDF5 itself."""
         if rng.random() < 0.4:
             return change_bytes(content, other, rng)
-        import h5py
+        import h5py  # type: ignore[import-untyped]
 
         from dpmcmc.results.files import sealed
 
@@ -595,7 +595,13 @@ class LedgerFile(Reader):
             ledger = dpmcmc.Ledger.create(path, epsilon=4.0, delta=1e-5)
             ledger.reserve(0.5, 1e-7, note="a table")
             for sampler in samplers if number else []:
-                run = {"epsilon": 1.0, "delta": 1e-6, "num_steps": 3, "init": np.zeros((4, 2)), "progress": False}
+                run: dict[str, Any] = {
+                    "epsilon": 1.0,
+                    "delta": 1e-6,
+                    "num_steps": 3,
+                    "init": np.zeros((4, 2)),
+                    "progress": False,
+                }
                 dpmcmc.sample(model, rows, sampler=sampler, ledger=ledger, **run)
             ledger.close()
             files.append(_settled(path))

@@ -316,6 +316,8 @@ class Checkpoint:
         """Say in one line what SQLite said in its own way."""
         try:
             yield
+        except UnicodeDecodeError:  # of what SQLite quotes
+            raise CheckpointError(self._damaged()) from None
         except sqlite3.Error as error:
             said = str(error).lower()
             if "locked" in said or "busy" in said:
