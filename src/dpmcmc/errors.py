@@ -6,9 +6,15 @@ spent.
 
 from typing import Any
 
+_LONGEST = 2000  # characters of a message
+
 
 class DPMCMCError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all errors of this package. A message that would fill the screen is cut short."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 4 :]}"
 
 
 class ModelError(DPMCMCError, ValueError):

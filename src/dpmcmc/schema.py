@@ -13,7 +13,7 @@ import json
 import math
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ MISSING_LEVEL = "missing"
 # Keys of the standard that change nothing here; they are read over, and not written again.
 _FIELD_KEYS = {"title", "description", "example", "examples", "rdfType", "format"}
 _CONSTRAINT_KEYS = {"required", "unique", "minLength", "maxLength", "pattern"}
+_MOST_NODES = 200_000  # of a schema, as it is written: thousands of fields
 _SCHEMA_KEYS = {"$schema", "name", "title", "description", "fieldsMatch", "primaryKey", "uniqueKeys", "foreignKeys"}
 # Keys that are known, but not where they stand.
 _ELSEWHERE = {
@@ -440,7 +441,8 @@ class Schema:
             names = [field.name for field in fields]
             twice = next(name for name in names if names.count(name) > 1)
             raise SchemaError(f"field {twice!r} is there twice; give every field a name of its own")
-        if isinstance(missing_values, str) or not all(isinstance(text, str) for text in missing_values):
+        listed = isinstance(missing_values, Iterable) and not isinstance(missing_values, str)
+        if not listed or not all(isinstance(text, str) for text in missing_values):
             raise SchemaError(f"missing_values = {missing_values!r} is no list of texts; put each in quotes")
         missing_values = tuple(text.strip() for text in missing_values)
         meaning_missing = {*missing_values, *map(_alike, missing_values)} - {None}
@@ -742,17 +744,39 @@ def _parsed_json(text: str, where: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise SchemaError(f"{where} is not JSON ({error}); mend it there") from None
+    except RecursionError:
+        raise SchemaError(f"{where} is nested too deeply; mend it there") from None
 
 
 def _parsed_yaml(text: str, where: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)  # which runs no code
+        parsed = yaml.safe_load(text)  # which runs no code
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" (line {mark.line + 1}: {getattr(error, 'problem', '')})"
         raise SchemaError(f"{where} is not plain YAML{line}; mend it there") from None
+    except RecursionError:
+        raise SchemaError(f"{where} is nested too deeply; mend it there") from None
+    except Exception:  # of what makes a date, a number or a set of a text that is none
+        raise SchemaError(f"{where} is not plain YAML; mend it there") from None
+    if not _is_small(parsed):
+        raise SchemaError(f"{where} repeats itself without end by its anchors; write it out")
+    return parsed
+
+
+def _is_small(tree: Any) -> bool:
+    """Whether a tree has at most so many nodes, written out: a few anchors of YAML make billions, or a circle."""
+    waiting, count = [tree], 0
+    while waiting and count <= _MOST_NODES:
+        node = waiting.pop()
+        count += 1
+        if isinstance(node, Mapping):
+            waiting += [*node.keys(), *node.values()]
+        elif isinstance(node, list | tuple | set):
+            waiting += node
+    return count <= _MOST_NODES
 
 
 def _quoted(names: Any) -> str:

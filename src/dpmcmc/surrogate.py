@@ -32,6 +32,14 @@ class Form(NamedTuple):
     degree: int
 
     @property
+    def num_polynomials(self) -> int:
+        """How many there are, without listing them."""
+        if not (0 <= self.active <= self.dimension and 1 <= self.degree <= 100):
+            return 0
+        higher = (math.comb(self.active + degree - 1, degree) for degree in range(2, self.degree + 1))
+        return 1 + self.dimension + sum(higher)
+
+    @property
     def powers(self) -> NDArray[np.int64]:
         """Powers of each coordinate in each polynomial (polynomials × coordinates), by rising degree."""
         return _powers(self)

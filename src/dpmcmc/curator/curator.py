@@ -8,6 +8,7 @@ longer.)
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
 from functools import partial
@@ -403,7 +404,16 @@ class Curator:
             return self._passes.tile_total(records, query, theta, proposal, *public)
 
         shape = jax.eval_shape(total, self._record_shapes, theta, proposal, public).shape
-        return streaming.call_back(partial(self._host_total, PLAIN), shape, query, theta, proposal, *public)
+        # Weakly: compiled code holds what it calls where no garbage collector sees it. The curator, which holds the
+        # compiled code, and with it the table would never be let go.
+        found = weakref.ref(self)
+
+        def host_total(*question: Any) -> NDArray[np.int64]:
+            curator = found()
+            assert curator is not None  # whoever runs its compiled code holds it
+            return curator._host_total(PLAIN, *question)
+
+        return streaming.call_back(host_total, shape, query, theta, proposal, *public)
 
     def raise_stream_error(self) -> None:
         """Raise if streamed records could not be read; what was answered since then is worthless."""

@@ -70,17 +70,18 @@ def add_integers(integers: Sequence[jax.Array], bits: int) -> list[jax.Array]:
 
     def add(arrays: Sequence[jax.Array]) -> list[jax.Array]:
         zeros = [jnp.zeros((), array.dtype) for array in arrays]
-
-        def plus(left: list[jax.Array], right: list[jax.Array]) -> list[jax.Array]:
-            return [one + other for one, other in zip(left, right, strict=True)]
-
-        return list(jax.lax.reduce(list(arrays), zeros, plus, (arrays[0].ndim - 1,)))
+        return list(jax.lax.reduce(list(arrays), zeros, _plus, (arrays[0].ndim - 1,)))
 
     if integers[0].dtype == jnp.int32:
         piece = math.gcd(integers[0].shape[-1], 2 ** (30 - bits))
         pieces = add([one.reshape(*one.shape[:-1], one.shape[-1] // piece, piece) for one in integers])
         integers = [one.astype(jnp.int64) for one in pieces]
     return add(integers)
+
+
+def _plus(left: list[jax.Array], right: list[jax.Array]) -> list[jax.Array]:
+    """Add arrays one by one. (Not a function made anew for each trace: JAX keeps all that it has reduced by.)"""
+    return [one + other for one, other in zip(left, right, strict=True)]
 
 
 def clip_to_lattice(

@@ -199,8 +199,8 @@ class Passes:
         def total(records: Any, theta: Any, proposal: Any, public: tuple[Any, ...], matrix: Any) -> jax.Array:
             return self.tile_total(records, query, theta, proposal, *public, way=way._replace(matrix=matrix))
 
-        compiled = jax.jit(total, compiler_options=placement.COMPILER_OPTIONS)
-        return self.keep(key, lambda: compiled.lower(*arguments).compile())
+        options = placement.COMPILER_OPTIONS
+        return self.keep(key, lambda: jax.jit(total, compiler_options=options).lower(*arguments).compile())
 
     def with_curvature(self, model: Model) -> kernels.TileKernel | None:
         """Trace and check a model's second derivatives; return a kernel that knows them (None: a closed form does).

@@ -107,12 +107,13 @@ def call_back(
 ) -> jax.Array:
     """Leave compiled code, add up all chunks, and come back with integers. They are noised inside, as always."""
 
+    two = proposal is not None  # (the arrays are those of a trace, which what is called must not keep)
+
     def from_host(*words: Any) -> NDArray[np.uint32]:
         def work() -> NDArray[np.int64]:
             with exact_arithmetic():
                 values = [np.asarray(one).view(np.float64)[..., 0] for one in words]
-                other = values[1] if proposal is not None else None
-                return host_total(query, values[0], other, *values[1 + (proposal is not None) :])
+                return host_total(query, values[0], values[1] if two else None, *values[1 + two :])
 
         # In a thread of its own: compiled code may not be run from within compiled code's own thread.
         with ThreadPoolExecutor(max_workers=1) as beside:

@@ -392,7 +392,7 @@ def load_settings(checkpoint: Checkpoint, *, progress: bool, devices: Any) -> tu
             devices=devices,
         )
         return _sampler_from_plain(facts["sampler"], arrays), settings, bool(facts["exact"])
-    except (KeyError, TypeError, ValueError):
+    except Exception:  # of values that are not as they were written, whatever they are
         raise CheckpointError(f"the checkpoint in {checkpoint.shown!r} is damaged; begin another run") from None
 
 
@@ -478,8 +478,12 @@ def _sampler_from_plain(plain: dict[str, Any], arrays: dict[str, NDArray[Any]]) 
     values = dict(plain["fields"])
     for name, value in values.items():
         if isinstance(value, dict) and "form" in value:
-            parts = (arrays[f"sampler.{name}.{part}"] for part in ("center", "matrix", "weights"))
-            values[name] = Surrogate(Form(*value["form"]), *parts)
+            center, matrix, weights = (arrays[f"sampler.{name}.{part}"] for part in ("center", "matrix", "weights"))
+            form = Form(*value["form"])
+            # Before its polynomials are listed: of a form that was edited there may be any number.
+            if form.dimension != len(center) or form.num_polynomials != weights.shape[-1]:
+                raise ValueError("a surrogate that does not fit its numbers")
+            values[name] = Surrogate(form, center, matrix, weights)
         elif isinstance(value, dict):
             values[name] = arrays[f"sampler.{name}"]
     return _CLASSES[plain["class"]](**values)

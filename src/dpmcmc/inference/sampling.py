@@ -13,7 +13,7 @@ import jax
 from dpmcmc import checks
 from dpmcmc.curator import processes
 from dpmcmc.data import Table
-from dpmcmc.errors import DPMCMCWarning, LedgerError, QueryError, RunError
+from dpmcmc.errors import CheckpointError, DPMCMCError, DPMCMCWarning, LedgerError, QueryError, RunError
 from dpmcmc.inference import chains, planning, stepwise, tuned
 from dpmcmc.inference.books import Books, complete_run, load_settings
 from dpmcmc.inference.checkpoint import Checkpoint, RunFolder
@@ -210,6 +210,26 @@ def resume(
     if complete is not None:
         return complete
     kept = Checkpoint(checkpoint)
+    try:
+        return _gone_on(kept, model, data, ledger, progress, devices)
+    except (DPMCMCError, DPMCMCWarning, OSError):
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"the run in {kept.shown!r} cannot go on here (an error of type {type(error).__name__}): its checkpoint "
+            "was edited, or model or data are others than it was begun with"
+        ) from error
+
+
+def _gone_on(
+    kept: Checkpoint,
+    model: Model | None,
+    data: Any,
+    ledger: Ledger | str | os.PathLike[str] | None,
+    progress: bool,
+    devices: int | Sequence[jax.Device] | None,
+) -> Posterior:
+    """Go on with an open checkpoint, and let go of it."""
     try:
         sampler, settings, exact = load_settings(kept, progress=progress, devices=devices)
         if model is None:

@@ -198,7 +198,8 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     >>> round(gaussian_mu(4.0, 1e-6), 10)
     0.3510036484
     """
-    epsilon = check_number("epsilon", epsilon, above=0.0)
+    # Above 1e15 floats run out, and the search would not end; what 1e15 pays for, more pays for as well.
+    epsilon = min(check_number("epsilon", epsilon, above=0.0), 1e15)
     log_target = math.log(check_delta(delta))
 
     def is_safe(mu: float) -> bool:

@@ -181,6 +181,8 @@ class PrivacyStatement:
             "ledger": None if self.ledger is None else checked_ledger(self.ledger),
             "versions": {package: str(version) for package, version in as_items("versions", self.versions)},
         }
+        if normalised["lattice_epsilon"] is None or normalised["lattice_delta"] is None:
+            raise QueryError("lattice_epsilon or lattice_delta is None; give the slack of discrete noise, or 0.0")
         if None in normalised["noise_multipliers"].values():
             raise QueryError("noise_multipliers holds None; leave kinds of query without noise out, or give 0.0")
         if self.private and (self.epsilon is None or self.delta is None):
@@ -287,7 +289,7 @@ class PrivacyStatement:
         """
         try:
             values = json.loads(text)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             raise QueryError("the text is not JSON; give what PrivacyStatement.to_json returned") from None
         names = {item.name for item in fields(cls)}
         known = values.keys() - {"derived"} if isinstance(values, dict) else set()
