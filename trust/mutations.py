@@ -95,6 +95,7 @@ MUTATIONS = (
         "The exact noise has half the scale that is charged for.",
         (Edit(_NOISE, "_exact_mechanism(int(scale))(", "_exact_mechanism(max(1, int(scale) // 2))("),),
         ("tests/curator/test_curator.py::test_released_noise_has_the_stated_sd[gradient]",),
+        audit=("--fast", "--query", "log_ratio", "--query", "batch_gradient"),
     ),
     Mutation(
         "noise-in-floats",
@@ -130,6 +131,7 @@ MUTATIONS = (
             ),
         ),
         ("tests/curator/test_curator.py::test_released_noise_has_the_stated_sd[gradient]",),
+        audit=("--fast", "--query", "gradient"),
     ),
     Mutation(
         "noise-shared-by-chains-of-a-question",
@@ -208,6 +210,7 @@ MUTATIONS = (
             "tests/curator/test_sensitivity.py::"
             "test_one_scale_of_noise_moves_every_released_number_by_the_stated_sd[invalid_count]",
         ),
+        audit=("--fast", "--query", "invalid_count"),
     ),
     Mutation(
         "quantile-of-the-true-counts",
@@ -406,6 +409,7 @@ MUTATIONS = (
             ),
         ),
         ("tests/curator/test_units.py::test_values_equal_the_plain_formula_for_sums_by_unit[student-theta]",),
+        audit=("--fast", "--query", "gradient"),
     ),
     Mutation(
         "every-missing-id-a-person",

@@ -307,6 +307,7 @@ def in_floats(run, answers):
     return Cost(*total)
 
 
+@pytest.mark.slow
 def test_no_calibrated_plan_is_ever_refused():
     """2000 plans, charged block by block to the real budget; each buys exactly the steps its noise was made for."""
     generator = random.Random(1)

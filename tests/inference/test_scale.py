@@ -82,6 +82,7 @@ def in_a_process(script, **environment):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_draws_do_not_depend_on_devices():
     script = (
         "from tests.inference.test_scale import *; import json; "

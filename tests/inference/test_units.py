@@ -98,6 +98,7 @@ def test_every_sampler_runs_on_units_and_says_whom_it_protects(name, kind, tmp_p
     assert dpmcmc.Posterior.load(tmp_path / "posterior.nc").privacy == privacy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_finds_its_posterior_by_laplace(name):
     """Within 6 reported sds of the truth that the outcomes were drawn from, in both numbers.

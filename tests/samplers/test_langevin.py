@@ -112,6 +112,7 @@ def discretised_thermostat(friction=None):
     return precision * [covariance[0, 0] for covariance in covariances(friction)]
 
 
+@pytest.mark.slow
 def test_sgnht_has_the_posterior_covariance():
     """Up to the known bias of step and batches, below 15 %; twins: no thermostat, and half the covariance."""
     expected, no_thermostat = discretised_thermostat(), discretised_thermostat(SGNHT.diffusion)

@@ -98,6 +98,7 @@ def test_modes_have_their_weights():
     assert left["unequal-modes"] == pytest.approx(exact_share, abs=0.06)  # the modes are at ±√x̄, near ±1
 
 
+@pytest.mark.slow
 def test_labels_are_switched():
     """Chains stay with one labelling; the symmetry makes half of the draws those of the other."""
     case = make_case("mixture")

@@ -271,6 +271,7 @@ def test_from_another_working_directory(tmp_path):
     assert page.read_table(tmp_path / "small")[1]["sampler"].tolist() == ["hmc"]
 
 
+@pytest.mark.slow
 def test_from_end_to_end(tmp_path):
     """A real run in a worker process; the second time nothing is run again."""
     arguments = ["comparison", "--out", tmp_path, "--model", "banana", "--sampler", "dp-penalty", "--epsilon", 15]

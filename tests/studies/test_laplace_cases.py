@@ -125,6 +125,7 @@ def test_the_correction_for_skewness():
     assert abs(mode[0] + shift[0] - mean) < 0.02 * abs(mode[0] - mean)
 
 
+@pytest.mark.slow
 def test_nuts_and_newton_agree():
     """On a skewed posterior (30 ones of 600): both opinions on the mean, but not the mode (the twin).
 

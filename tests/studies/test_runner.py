@@ -46,6 +46,7 @@ def run(work, folder, these=CELLS, jobs=2):
     return runner.run_cells(these, folder, jobs=jobs, console=console, work=work)
 
 
+@pytest.mark.slow
 def test_finished_cells_are_never_repeated(tmp_path):
     outcome = run(finish, tmp_path, CELLS[:3])
     assert (outcome.skipped, outcome.finished, outcome.failed) == (0, 3, [])
@@ -74,6 +75,7 @@ def test_a_failure_is_reported_and_the_rest_goes_on(tmp_path):
     assert runs(tmp_path) == [0, 1, 3]
 
 
+@pytest.mark.slow
 def test_interrupted(tmp_path, monkeypatch):
     """Ctrl-C after the first cell: it is kept, no process is left, and the next run takes up the others."""
     ready, calls = runner._ready, []

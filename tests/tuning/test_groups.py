@@ -47,6 +47,7 @@ def distance(draws, power):
     return np.abs(moments.mean(axis=0) - by_quadrature(power)) / (moments.std(axis=0) / np.sqrt(len(draws)))
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_joint_posterior():
     draws = GROUPS.draw(np.random.default_rng(0), MEAN, COVARIANCE, NUMBER)
     for power in (1, 2):

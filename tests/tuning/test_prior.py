@@ -36,6 +36,7 @@ def check_derivatives(model, prior, theta):
     assert np.linalg.eigvalsh(prior.precision(theta)).min() >= -1e-9
 
 
+@pytest.mark.slow
 def test_a_regression():
     """By draws: of coefficients exactly in the middle, and the width to 1 in 10 (1000 draws; a fixed key)."""
     model = models.LinearRegression(3, prior_scale=2.0)
@@ -45,6 +46,7 @@ def test_a_regression():
     check_derivatives(model, prior, np.array([0.3, -1.0, 2.0, 0.1, 0.7]))
 
 
+@pytest.mark.slow
 def test_groups():
     model = models.PoissonRegression(2, groups=3)
     prior = describe(model)
