@@ -409,10 +409,15 @@ class Statement(Reader):
 _UNSEALED = -len(b"\ndpmcmc sha256 ") - 64
 
 
+# Attributes that point to other parts of the file. HDF5 follows them, whatever they point to.
+_REFERENCES = ("DIMENSION_LIST", "REFERENCE_LIST")
+
+
 class Result(Reader):
     """`posterior.nc`, and the page made of it."""
 
     name, share, suffix = "result", 0.05, ".nc"
+    references: ClassVar[bool] = False
 
     def make(self) -> list[bytes]:
         """As they are saved."""
@@ -445,7 +450,9 @@ class Result(Reader):
     def _change_attribute(self, node: Any, rng: random.Random) -> None:
         import h5py
 
-        names = list(node.attrs)
+        names = [one for one in node.attrs if self.references or one not in _REFERENCES]
+        if not names:
+            return
         # (Those that begin with _ or are in capitals are netCDF's own.)
         name = (
             rng.choice([one for one in names if one[0].islower()] or names) if rng.random() < 0.9 else rng.choice(names)
@@ -490,7 +497,7 @@ class Result(Reader):
             del file[name]
             made = file.create_dataset(name, shape, rng.choice(kinds))
             for key, one in attributes.items():
-                if kind != 2:
+                if kind != 2 and (self.references or key not in _REFERENCES):
                     made.attrs[key] = one
         else:
             file.create_group(f"{name}/{rng.choice(('x', 'posterior', 'observed_data'))}")
@@ -518,18 +525,20 @@ class Result(Reader):
 
 
 class ForgedResult(Result):
-    """The same with bytes changed and a hash that fits, as only somebody makes it who wants HDF5 to fail.
+    """The same with bytes or references changed and a hash that fits, as one makes it who wants HDF5 to fail.
 
     HDF5 corrupts its memory on some of these, and the process dies. Nothing in Python can keep it from that: how often
     it happens is told, and is no finding in this package.
     """
 
-    name, share, dies_in = "result-forged", 0.01, "HDF5"
+    name, share, dies_in, references = "result-forged", 0.01, "HDF5", True
 
     def change(self, content: bytes, other: bytes, rng: random.Random) -> bytes:
-        """Bytes, hashed again."""
+        """Bytes, hashed again; or as above."""
         from dpmcmc.results.files import sealed
 
+        if rng.random() < 0.5:
+            return super().change(content, other, rng)
         return sealed(change_bytes(content[:_UNSEALED], other, rng))
 
 

@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import uuid
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,8 +65,10 @@ def read_tree(path: str | os.PathLike[str]) -> DataTree:
     if end >= 0 and sealed(content[:end]) != content:
         raise ResultError(f"{str(source)!r} is damaged: its bytes are not those that were written")
     try:
-        with xarray.open_datatree(io.BytesIO(content), engine="h5netcdf") as tree:
-            return tree.load()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what xarray finds odd; what matters is checked by whoever asked
+            with xarray.open_datatree(io.BytesIO(content), engine="h5netcdf") as tree:
+                return tree.load()
     except Exception as error:  # a damaged file makes HDF5 raise nearly anything
         raise ResultError(f"{str(source)!r} cannot be read as netCDF: it is damaged or another kind") from error
 

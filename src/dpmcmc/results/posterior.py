@@ -395,10 +395,11 @@ class Posterior:
             raise ResultError(
                 f"{os.fspath(path)!r} is not a posterior of dpmcmc; give a file that Posterior.save wrote"
             )
-        if not np.isscalar(tree.attrs["dpmcmc_format"]) or tree.attrs["dpmcmc_format"] not in _READABLE_FORMATS:
+        known = isinstance(tree.attrs["dpmcmc_format"], int | np.integer)
+        if not known or tree.attrs["dpmcmc_format"] not in _READABLE_FORMATS:
             raise ResultError(
-                f"{os.fspath(path)!r} was written by another version of dpmcmc (format {tree.attrs['dpmcmc_format']}; "
-                f"this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); load it with that version"
+                f"{os.fspath(path)!r} was written by another version of dpmcmc (format "
+                f"{tree.attrs['dpmcmc_format']!r}; this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); load it with that version"
             )
         try:
             return _from_tree(tree)
