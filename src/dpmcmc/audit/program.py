@@ -15,7 +15,7 @@ from dpmcmc.errors import QueryError
 TIGHT = 0.9
 """Share of the price of a single question that must be found: less, and the audit itself would see too little."""
 # Runs of these take longer.
-_PART_OF_RUNS = {"auto": 0.12, "dp-laplace": 0.5}
+_PART_OF_RUNS = {"auto": 0.2, "dp-laplace": 0.5, "surrogate-hmc": 0.3}
 _FEWEST_RUNS = 30
 
 
@@ -34,7 +34,7 @@ class Effort:
     @classmethod
     def full(cls) -> Effort:
         """About half an hour on one core."""
-        return cls(40_000, 10_000, 1000, 200)
+        return cls(40_000, 4_000, 500, 60)
 
     @classmethod
     def fast(cls) -> Effort:
