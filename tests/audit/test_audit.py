@@ -89,6 +89,17 @@ def test_twin_a_price_of_a_quarter_is_caught(monkeypatch):
 HEARD_SLOWLY = ("auto", "dp-laplace", "dp-penalty", "dp-sgnht")
 
 
+def test_a_sum_that_is_not_a_number_for_one_of_both_tells_all():
+    pair = QUERIES["gradient"]()["worst"]
+    attack = Attacker(pair.model, pair.first, pair.second)
+    sums = [np.array([[1.0, 2.0]]), np.array([[np.nan, 2.0]])]
+    for one, total in zip(attack._both, sums, strict=True):
+        one.parts = lambda answered, total=total: [(total, np.ones((1, 2)))]
+    asked = Answered(pair.query, np.zeros((1, 2)), None, None, None)
+    assert attack.log_ratios(asked._replace(value=np.array([[0.9, 2.0]])))[0] < -1e6
+    assert attack.log_ratios(asked._replace(value=np.array([[np.nan, 2.0]])))[0] > 1e6
+
+
 @pytest.mark.parametrize(
     "sampler", [pytest.param(name, marks=pytest.mark.slow if name in HEARD_SLOWLY else ()) for name in SAMPLERS]
 )

@@ -52,6 +52,9 @@ class Answered(NamedTuple):
     value: Any
 
 
+_CERTAIN = 1e9
+
+
 class _KnownNoise:
     """A source that draws what it is told to, and zeros otherwise: for sums that the attacker computes himself."""
 
@@ -133,8 +136,11 @@ class Attacker:
         for value, (one, sd), (other, _) in zip(released, first, second, strict=True):
             # A move that goes nowhere has a log-ratio of 0 without noise.
             apart = np.where(sd > 0.0, (one - other) * (one + other - 2.0 * value), 0.0)
-            # What cannot be compared (NaN in both) tells nothing; NaN in one of them, all.
-            total += np.nansum(apart / np.where(sd > 0.0, 2.0 * sd**2, 1.0), axis=-1)
+            apart = apart / np.where(sd > 0.0, 2.0 * sd**2, 1.0)
+            # What is not a number for both tells nothing; for one of them, all.
+            told = np.isfinite(one) != np.isfinite(other)
+            certain = np.where(np.isfinite(value) == np.isfinite(other), _CERTAIN, -_CERTAIN)
+            total += np.sum(np.where(told, certain, np.nan_to_num(apart, posinf=0.0, neginf=0.0)), axis=-1)
         return total
 
     def _of_batches(self, answered: Answered) -> Array:
