@@ -399,7 +399,8 @@ class Posterior:
         if not known or tree.attrs["dpmcmc_format"] not in _READABLE_FORMATS:
             raise ResultError(
                 f"{os.fspath(path)!r} was written by another version of dpmcmc (format "
-                f"{tree.attrs['dpmcmc_format']!r}; this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); load it with that version"
+                f"{tree.attrs['dpmcmc_format']!r}; this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); load it with "
+                "that version"
             )
         try:
             return _from_tree(tree)
