@@ -1,5 +1,6 @@
 """A little of the fuzz with a fresh seed, careless readers that it must report, and what it has found so far."""
 
+import dataclasses
 import json
 import pickle
 import random
@@ -215,6 +216,13 @@ def test_a_damaged_result_does_not_get_as_far_as_hdf5(tmp_path, monkeypatch):
     assert sealed(whole) == content
     path.write_bytes(whole)
     assert dpmcmc.Posterior.load(path).privacy == STATEMENTS["private"]
+
+
+def test_an_intercept_of_several_numbers_is_no_intercept():
+    posterior, _ = readers._posteriors()
+    draws = dict(posterior.draws) | {"intercept": posterior.draws["coefficients"]}
+    with pytest.raises(ResultError, match="an intercept, which the draws have not"):
+        dataclasses.replace(posterior, draws=draws)
 
 
 def test_a_checkpoint_whose_header_is_no_mapping(resumed, tmp_path):
