@@ -395,11 +395,11 @@ class Posterior:
             raise ResultError(
                 f"{os.fspath(path)!r} is not a posterior of dpmcmc; give a file that Posterior.save wrote"
             )
-        known = isinstance(tree.attrs["dpmcmc_format"], int | np.integer)
-        if not known or tree.attrs["dpmcmc_format"] not in _READABLE_FORMATS:
+        written = tree.attrs["dpmcmc_format"]
+        if not isinstance(written, int | np.integer) or written not in _READABLE_FORMATS:
             raise ResultError(
-                f"{os.fspath(path)!r} was written by another version of dpmcmc (format "
-                f"{tree.attrs['dpmcmc_format']!r}; this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); load it with that version"
+                f"{os.fspath(path)!r} was written by another version of dpmcmc "
+                f"(format {' '.join(str(written).split())}; this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); load it with that version"
             )
         try:
             return _from_tree(tree)
@@ -659,7 +659,8 @@ def _check_design(design: Design | None, draws: Mapping[str, np.ndarray]) -> Non
     if design is None:
         return
     known = draws["coefficients"].shape[2:] if "coefficients" in draws else None
-    if known != (len(design.columns),) or ("intercept" in draws) != design.intercept:
+    intercept = draws["intercept"].shape[2:] == () if "intercept" in draws else None  # one number a draw, if any
+    if known != (len(design.columns),) or intercept != (True if design.intercept else None):
         raise ResultError(
             f"the formula {design.formula!r} has {len(design.columns)} coefficients and "
             f"{'an' if design.intercept else 'no'} intercept, which the draws have not; give the draws of that formula"
