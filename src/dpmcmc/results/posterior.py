@@ -399,7 +399,8 @@ class Posterior:
         if not isinstance(written, int | np.integer) or written not in _READABLE_FORMATS:
             raise ResultError(
                 f"{os.fspath(path)!r} was written by another version of dpmcmc "
-                f"(format {' '.join(str(written).split())}; this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); load it with that version"
+                f"(format {' '.join(str(written).split())}; this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); "
+                "load it with that version"
             )
         try:
             return _from_tree(tree)
