@@ -222,7 +222,7 @@ def test_an_intercept_of_several_numbers_is_no_intercept():
     posterior, _ = readers._posteriors()
     draws = dict(posterior.draws) | {"intercept": posterior.draws["coefficients"]}
     with pytest.raises(ResultError, match="an intercept, which the draws have not"):
-        dataclasses.replace(posterior, draws=draws)
+        dataclasses.replace(posterior, draws=draws, warmup_draws={})
 
 
 def test_a_checkpoint_whose_header_is_no_mapping(resumed, tmp_path):
