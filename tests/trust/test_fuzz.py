@@ -5,7 +5,9 @@ import json
 import pickle
 import random
 import secrets
+import tempfile
 import warnings
+from pathlib import Path
 
 import pytest
 import yaml
@@ -141,7 +143,7 @@ def test_text_that_is_run_is_reported(watch):
     [
         (lambda: {}["age"], "KeyError"),
         (lambda: json.loads("["), "JSONDecodeError"),
-        (lambda: open("/tmp/dpmcmc-fuzz-elsewhere", "w").close(), "elsewhere"),
+        (lambda: open(Path(tempfile.gettempdir()) / "dpmcmc-fuzz-elsewhere", "w").close(), "elsewhere"),
         (lambda: warnings.warn("12", stacklevel=1), "UserWarning"),
     ],
 )
@@ -222,7 +224,7 @@ def test_an_intercept_of_several_numbers_is_no_intercept():
     posterior, _ = readers._posteriors()
     draws = dict(posterior.draws) | {"intercept": posterior.draws["coefficients"]}
     with pytest.raises(ResultError, match="an intercept, which the draws have not"):
-        dataclasses.replace(posterior, draws=draws)
+        dataclasses.replace(posterior, draws=draws, warmup_draws={})
 
 
 def test_a_checkpoint_whose_header_is_no_mapping(resumed, tmp_path):

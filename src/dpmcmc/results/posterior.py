@@ -397,10 +397,10 @@ class Posterior:
             )
         written = tree.attrs["dpmcmc_format"]
         if not isinstance(written, int | np.integer) or written not in _READABLE_FORMATS:
+            shown = " ".join(str(written).split())
             raise ResultError(
-                f"{os.fspath(path)!r} was written by another version of dpmcmc "
-                f"(format {' '.join(str(written).split())}; this one reads {_READABLE_FORMATS[0]} to {_FORMAT}); "
-                "load it with that version"
+                f"{os.fspath(path)!r} was written by another version of dpmcmc (format {shown}; this one reads "
+                f"{_READABLE_FORMATS[0]} to {_FORMAT}); load it with that version"
             )
         try:
             return _from_tree(tree)
