@@ -1,10 +1,9 @@
-"""A little of the fuzz with a fresh seed, careless readers that it must report, and what it has found so far."""
+"""A little of the fuzz, careless readers that it must report, and what it has found so far."""
 
 import dataclasses
 import json
 import pickle
 import random
-import secrets
 import tempfile
 import warnings
 from pathlib import Path
@@ -23,7 +22,9 @@ from trust.fuzz import __main__ as program
 from trust.fuzz import mutations, readers
 from trust.fuzz.watching import Watch, observe
 
-SEED = secrets.randbits(32)
+# The same inputs each time, so that a change is judged by what it changed: fresh ones are for `make fuzz`. (The
+# number says nothing: the first that came to mind.)
+SEED = 1
 # (Files of HDF5 are read in a process of their own: it may die of them.)
 QUICK = {"parquet": 300, "csv": 300, "schema-yaml": 150, "schema-json": 200, "statement": 300, "ledger": 150}
 

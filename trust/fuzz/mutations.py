@@ -267,9 +267,9 @@ def change_tree(tree: Any, rng: random.Random) -> Any:
         elif kind == 3:
             parent[key] = rng.choice(CODE)
         elif kind == 4 and isinstance(parent[key], int | float) and not isinstance(parent[key], bool):
-            parent[key] = rng.choice(
-                (-parent[key], parent[key] * 2, float(parent[key]), str(parent[key]), [parent[key]])
-            )
+            number = parent[key]
+            other = float(number) if isinstance(number, float) or abs(number) < 2**1000 else number + 1
+            parent[key] = rng.choice((-number, number * 2, other, str(number), [number]))
         elif kind == 5:
             parent[key] = copy.deepcopy(rng.choice(list(_nodes(tree))))
         elif kind == 6:

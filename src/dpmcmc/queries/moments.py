@@ -132,7 +132,7 @@ class ScoreMoments(Query):
 def outer_products(vectors: jax.Array) -> jax.Array:
     """Σ over rows of uuᵀ, for integers u (chains × d × B): exact in float64, since |u_i u_j| ≤ ‖u‖² ≤ 2^40."""
     whole = vectors.astype(jnp.float64)
-    return jnp.einsum("cib,cjb->cij", whole, whole)
+    return jax.lax.dot_general(whole, whole, (((2,), (2,)), ((0,), (0,))))
 
 
 def add_symmetric(matrix: Any, on_diagonal: Any, above: Any) -> NDArray[np.int64]:

@@ -117,7 +117,7 @@ def _compile(log_prior: Callable[[jax.Array], jax.Array], form: Form) -> Callabl
     slope = jax.grad(potential)
 
     def wall(u: jax.Array, points: jax.Array, inverses: jax.Array, radius: jax.Array) -> jax.Array:
-        apart = jnp.einsum("kij,kj->ki", inverses, u - points)
+        apart = jnp.matmul(inverses, (u - points)[..., None])[..., 0]
         distance = jnp.sqrt(jnp.min(jnp.sum(apart**2, axis=1)))
         return _WALL * jnp.maximum(0.0, distance - radius) ** 2
 

@@ -111,3 +111,9 @@ def join(parts: Any) -> jax.Array:
     if not isinstance(parts, list):
         return parts
     return jnp.concatenate([part[:, None] if part.ndim == 1 else part for part in parts], axis=-1)
+
+
+def contract(left: jax.Array, left_axis: int, right: jax.Array, right_axis: int) -> jax.Array:
+    """Multiply and sum over one axis of each; what is left of the left comes first."""
+    axes = ((left_axis,), (right_axis,)), ((), ())
+    return jax.lax.dot_general(left, right, axes, precision="highest")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpmcmc.curator.integers import limit_to, row_sums
-from dpmcmc.curator.kernels.base import TileKernel, arithmetic_of, power_of_two
+from dpmcmc.curator.kernels.base import TileKernel, arithmetic_of, contract, power_of_two
 from dpmcmc.curator.tiles import Design, Grid, Tile, stored
 from dpmcmc.errors import DataError
 from dpmcmc.models import RegressionModel
@@ -106,7 +106,7 @@ class RegressionKernel(TileKernel):
         rows, theta = tile.rows, theta.astype(self.precision)
         start, stop = int(self.intercept), int(self.intercept) + self.num_features
         # In this order the product has rows as its fastest axis.
-        eta = jnp.einsum("cp,bp->cb", theta[:, start:stop], rows["X"].astype(self.precision), precision="highest")
+        eta = contract(theta[:, start:stop], 1, rows["X"].astype(self.precision), 1)
         if self.intercept:
             eta = eta + theta[:, :1]
         if self.num_groups:
@@ -144,7 +144,7 @@ class RegressionKernel(TileKernel):
             if self.num_groups:
                 parts.append(jax.nn.one_hot(group, self.num_groups, axis=0))
             return jnp.concatenate([*parts, jnp.zeros((self.dimension - self.linear_size, len(features)))])
-        columns = jnp.einsum("pi,bp->ib", matrix[start:stop], features, precision="highest")
+        columns = contract(matrix[start:stop], 0, features, 1)
         if self.intercept:
             columns = columns + matrix[0][:, None]
         if self.num_groups:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpmcmc.curator import integers
 from dpmcmc.curator.kernels.autodiff import AutodiffKernel
-from dpmcmc.curator.kernels.base import TileKernel
+from dpmcmc.curator.kernels.base import TileKernel, contract
 from dpmcmc.curator.kernels.regression import RegressionKernel
 from dpmcmc.curator.kernels.units import UnitKernel
 from dpmcmc.curator.tiles import Tile, stored
@@ -71,7 +71,7 @@ class View:
         assert isinstance(self._kernel, AutodiffKernel)
         matrices = self._kernel.curvatures(tile, theta).astype(jnp.float64)
         if self._matrix is not None:
-            matrices = jnp.einsum("ki,cklb,lj->cijb", self._matrix, matrices, self._matrix, precision="highest")
+            matrices = contract(self._matrix, 0, contract(self._matrix, 0, matrices, 1), 2).transpose(2, 1, 0, 3)
         return jnp.concatenate([matrices[:, i, i:] for i in range(matrices.shape[1])], axis=1)
 
     def clipped(
