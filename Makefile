@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo bench reproduce reproduce-full laplace auto coverage lint vulnerabilities system test test-all \
+.PHONY: install demo docs bench reproduce reproduce-full laplace auto coverage lint vulnerabilities system test test-all \
 	audit mutants faults fuzz soak clean
 
 install: $(STAMP)
@@ -18,6 +18,15 @@ $(STAMP): pyproject.toml
 
 demo: install
 	$(BIN)/dpmcmc demo
+
+# The site, docs/_build/html/index.html: every snippet and tutorial is run anew, and whatever is wrong is an error.
+docs: $(VENV)/.docs
+	rm -rf docs/_build
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable ".[dev,docs]"
+	touch $(VENV)/.docs
 
 # About ten minutes; run it alone on the machine. For two minutes: .venv/bin/python -m benchmarks --fast
 bench: install

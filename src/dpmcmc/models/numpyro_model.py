@@ -94,7 +94,7 @@ def from_numpyro(
     model_fn
         Called as `model_fn(**columns, **fixed)`, or `model_fn(array, **fixed)` if `data_like` is an array.
     data_like
-        The data, or anything with the same columns, shapes and dtypes, such as `jax.ShapeDtypeStruct`s.
+        The data, or anything with the same columns, shapes and dtypes, such as one of `jax.ShapeDtypeStruct`.
         Values are never used. Columns of tables count as floating, integers and booleans too, because one may be
         missing; for a model that needs integers (codes to look up with), give `jax.ShapeDtypeStruct((n,), int)`.
     fixed

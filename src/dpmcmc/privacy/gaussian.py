@@ -126,8 +126,8 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
 def gaussian_delta(mu: float, epsilon: float) -> float:
     r"""Return δ(ε) of Gaussian queries whose costs add up to μ.
 
-    .. math:: δ(ε) = \tfrac12\Big[\operatorname{erfc}\frac{ε-μ}{2\sqrt μ}
-              - e^ε \operatorname{erfc}\frac{ε+μ}{2\sqrt μ}\Big]
+    .. math:: δ(ε) = \tfrac12\left[\operatorname{erfc}\frac{ε-μ}{2\sqrt μ}
+              - e^ε \operatorname{erfc}\frac{ε+μ}{2\sqrt μ}\right]
 
     Computed in the stable form of `gaussian_log_delta`, which see for parameters and source.
 
