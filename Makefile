@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo docs bench reproduce reproduce-full laplace auto coverage lint vulnerabilities system test test-all \
+.PHONY: install demo docs picture bench reproduce reproduce-full laplace auto coverage lint vulnerabilities system test test-all \
 	audit mutants faults fuzz soak clean
 
 install: $(STAMP)
@@ -27,6 +27,11 @@ docs: $(VENV)/.docs
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable ".[dev,docs]"
 	touch $(VENV)/.docs
+
+# The picture in README.md. (Noise is fresh each time: another picture.)
+picture: install
+	$(BIN)/dpmcmc demo banana --out dpmcmc-demo
+	cp dpmcmc-demo/posterior.png docs/banana.png
 
 # About ten minutes; run it alone on the machine. For two minutes: .venv/bin/python -m benchmarks --fast
 bench: install

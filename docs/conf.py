@@ -61,6 +61,7 @@ nb_execution_show_tb = True
 NotebookClient.coalesce_streams = True  # what a command prints is one piece
 nb_output_stderr = "remove-warn"
 # Cells that begin with %%bash find `dpmcmc` where Python is, and have no colours (Jupyter asks for some).
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm, which NumPyro imports, asks for widgets
 os.environ["BASH_ENV"] = str(HERE / "cells.sh")
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
