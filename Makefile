@@ -109,7 +109,7 @@ system:
 test: install system
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: install system
+test-all: install $(VENV)/.docs system
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean:

@@ -5,7 +5,6 @@ script in jupytext's percent format. Cells of a page run in order, in one folder
 ``%%bash`` or with ``%%writefile NAME``: that line is run, and not shown.
 """
 
-import inspect
 import os
 import re
 import sys
@@ -20,6 +19,9 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import public  # noqa: E402
+
 ROOT = HERE.parent
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "conf.py"]
+exclude_patterns = ["_build", "conf.py", "public.py"]
 suppress_warnings = ["config.cache"]  # a custom reader of notebooks cannot be pickled; nothing is lost
 
 # ------------------------------------------------------------------ how it looks
@@ -77,51 +79,11 @@ default_role = "literal"
 # A name of this package that leads nowhere is an error; those of others cannot be looked up without the network.
 nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(?!dpmcmc\.).*")]
-PUBLIC_MODULES = [
-    "dpmcmc",
-    "dpmcmc.curator",
-    "dpmcmc.data",
-    "dpmcmc.errors",
-    "dpmcmc.models",
-    "dpmcmc.presets",
-    "dpmcmc.privacy",
-    "dpmcmc.queries",
-    "dpmcmc.results",
-    "dpmcmc.surrogate",
-]
-
-
-def public_names() -> dict[str, Any]:
-    """Return all public names of the package, each with what it stands for."""
-    found = {}
-    for module in map(import_module, PUBLIC_MODULES):
-        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        for name in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
-            if not inspect.ismodule(getattr(module, name)):
-                found[f"{module.__name__}.{name}"] = getattr(module, name)
-    return found
-
-
-def undocumented(documented: set[str]) -> list[str]:
-    """Return what is wrong: public names that the reference does not show, or that have no docstring."""
-    public, problems = public_names(), []
-    shown = {id(value) for name, value in public.items() if name in documented}
-    for name, value in public.items():
-        if id(value) not in shown:
-            problems.append(f"{name} is public and stands nowhere in the reference")
-        parts = vars(value).items() if inspect.isclass(value) else ()
-        members = [part for part, kind in parts if inspect.isfunction(kind) or isinstance(kind, property)]
-        problems += [
-            f"{whole} is public and has no docstring"
-            for whole, part in [(name, value), *((f"{name}.{part}", getattr(value, part)) for part in members)]
-            if not whole.rpartition(".")[2].startswith("_") and callable(part) | isinstance(part, property)
-            if not inspect.getdoc(part)
-        ]
-    return problems
 
 
 def _check_reference(app: Sphinx, environment: Any) -> None:
-    for problem in undocumented(set(environment.domaindata["py"]["objects"])):
+    documented = set(environment.domaindata["py"]["objects"])
+    for problem in public.left_out(documented) + public.without_docstring():
         log.warning("%s", problem)  # which -W makes an error
 
 
@@ -132,7 +94,7 @@ def _find_elsewhere(app: Sphinx, environment: Any, node: Any, content: Any) -> A
         return None
     meant = _object(target)
     domain, documented = environment.get_domain("py"), environment.domaindata["py"]["objects"]
-    for name, value in public_names().items():
+    for name, value in public.names().items():
         if value is meant and meant is not None and name in documented:
             return domain.resolve_xref(environment, node["refdoc"], app.builder, "obj", name, node, content)
     return content if meant is not None else None  # it is there, but not public: a name without a link
