@@ -5,6 +5,7 @@ released is lost; after: it is kept). `tests/cli/test_resume.py` kills real proc
 """
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
@@ -22,10 +23,12 @@ from dpmcmc.errors import (
     CheckpointError,
     DPMCMCWarning,
     LedgerError,
+    QueryError,
     RunError,
 )
 from dpmcmc.inference import chains
 from dpmcmc.inference.checkpoint import CHARGES, CHECKPOINT, Checkpoint
+from dpmcmc.inference.checkpoint import _hash as checkpoint_hash
 from dpmcmc.models import UnitModel
 from tests import faults
 from tests.cli import people
@@ -400,17 +403,70 @@ def test_of_a_folder_that_was_copied_the_last_to_go_on_is_charged(stopped, tmp_p
     assert faults.delta_of(run.spent, case.options["epsilon"]) <= DELTA
 
 
-def test_settings_that_the_ledger_does_not_know_are_refused(stopped, monkeypatch):
-    """A checkpoint that somebody has edited, with all its hashes, so that the run would have a larger ε."""
+def edit_facts(folder, change):
+    """Edit what the run is, and make the hashes fit, as somebody would who knows how."""
+    head = "0" * 64
+    with contextlib.closing(sqlite3.connect(folder / CHECKPOINT)) as connection, connection:
+        for number, kind, text, arrays in connection.execute(
+            "SELECT number, kind, header, arrays FROM parts"
+        ).fetchall():
+            if number == 1:
+                facts = json.loads(text)
+                change(facts)
+                text = json.dumps(facts)
+            head = checkpoint_hash(head, kind, text, arrays)
+            connection.execute("UPDATE parts SET header = ?, hash = ? WHERE number = ?", (text, head, number))
+
+
+def without_noise(facts):
+    facts["sampler"] = {"class": "RWMH", "fields": {"proposal_scale": 0.05}}
+    facts["settings"] |= {"epsilon": None, "delta": None, "num_steps": 40}
+
+
+EDITS = {
+    "a larger budget": lambda facts: facts["settings"].update(epsilon=50.0),
+    "more steps": lambda facts: facts["settings"].update(num_steps=10**9),
+    "more chains": lambda facts: facts["settings"].update(num_chains=2**31 - 1),
+    "a seed": lambda facts: facts["settings"].update(seed=5),
+    "no noise": without_noise,
+    "other moves": lambda facts: facts["sampler"]["fields"].update(proposal_scale=0.06),
+    "other public keys": lambda facts: facts.update(key=[1, 2]),
+    "another table": lambda facts: facts.update(command={"file": "other.csv"}),
+}
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with a ledger"])
+def test_a_run_whose_settings_were_edited_is_refused(alone, stopped, tmp_path, monkeypatch):
+    """All hashes of the checkpoint fit, and the ledger knows the run as it was begun. No record is looked at."""
     case, folder, place = stopped
-    spent = faults.audit(place).spent
-    facts = Checkpoint.facts.fget
-    edited = property(lambda kept: {**facts(kept), "settings": {**facts(kept)["settings"], "epsilon": 50.0}})
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "facts", edited)
-        with pytest.raises(CheckpointError, match="other settings"):
-            case.go_on(folder)
-    assert faults.audit(place).spent == spent
+    if alone:
+        folder = tmp_path / "alone"
+        assert faults.Crashes(monkeypatch).at(9, True, lambda: case.begin(folder)) is None
+        monkeypatch.undo()
+        place = folder / CHARGES
+    whole, spent = (folder / CHECKPOINT).read_bytes(), faults.audit(place).spent
+    for name, edit in EDITS.items():
+        edit_facts(folder, edit)
+        with monkeypatch.context() as patch:
+            patch.setattr(Curator, "__init__", lambda *_, **__: pytest.fail("records were looked at"))
+            # (A ledger is for private runs only, whoever knows them.)
+            other = not alone and name in ("a seed", "no noise")
+            with pytest.raises(QueryError if other else CheckpointError, match="not private" if other else "edited"):
+                case.go_on(folder)
+        assert faults.audit(place).spent == spent
+        (folder / CHECKPOINT).write_bytes(whole)
+    assert_complete(folder, case.go_on(folder))  # twin: as it was, it goes on
+
+
+def test_a_run_that_was_charged_and_has_lost_its_ledger_is_refused(tmp_path, monkeypatch):
+    case, folder = BLOCKS["penalty"], tmp_path / "run"
+    assert faults.Crashes(monkeypatch).at(9, True, lambda: case.begin(folder)) is None
+    monkeypatch.undo()
+    (folder / CHARGES).rename(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="does not know the run"):
+        case.go_on(folder)
+    assert not (folder / CHARGES).exists()
+    (tmp_path / "elsewhere").rename(folder / CHARGES)
     assert_complete(folder, case.go_on(folder))
 
 
@@ -743,8 +799,7 @@ def shapes_in(folder):
     checkpoint = Checkpoint(folder)
     checkpoint.close()
     headers = [
-        {name: part.header[name] for name in part.header if name not in ("token", "key", *RELEASED)}
-        for part in checkpoint.parts
+        {name: part.header[name] for name in part.header if name not in ("key", *RELEASED)} for part in checkpoint.parts
     ]
     arrays = [{name: (array.shape, array.dtype) for name, array in part.arrays.items()} for part in checkpoint.parts]
     return [part.kind for part in checkpoint.parts], headers, arrays, (folder / CHECKPOINT).stat().st_size

@@ -48,6 +48,8 @@ from dpmcmc.surrogate import Form, Surrogate
 
 _FORMAT = 1
 _CLASSES = {known.__name__: known for known in (*SAMPLERS, DPLaplace, SurrogateHMC)}
+# Parts of a checkpoint that hold what was paid for.
+_PAID = ("answer", "start", "block", "check")
 # A page cannot show more.
 _MOST_ENTRIES = 300
 _PLAIN = bool | int | float | str | None
@@ -128,14 +130,28 @@ class Books:
         return self._folder is not None or self.checkpoint is not None
 
     def ended(self) -> Posterior | None:
-        """Return the result of a run that was complete but for its last file to be removed; None of any other."""
+        """Return the result of a run that was complete but for its last file to be removed; None of any other.
+
+        Raises
+        ------
+        CheckpointError
+            The ledger does not know the run: it is another's, or the run's settings were edited.
+        """
         checkpoint = self.checkpoint
-        if checkpoint is None or not checkpoint.folder.joinpath(POSTERIOR).exists():
-            return None
+        assert checkpoint is not None
         own = checkpoint.folder / CHARGES
-        ledger = self.ledger or (Ledger(own) if own.exists() else None)
-        run = None if ledger is None else ledger.run_of(checkpoint.facts["token"])
-        if ledger is None or run is None or ledger.is_open(run):
+        kept = own.exists() and holds_anything(own, "dpmcmc_ledger")
+        ledger = self.ledger or (Ledger(own) if kept else None)
+        run = None if ledger is None else ledger.run_of(checkpoint.token)
+        if run is None and checkpoint.of_kind(*_PAID) and (ledger is not None or _is_private(self._sampler)):
+            place = str(own) if ledger is None else ledger.place
+            raise CheckpointError(
+                f"the ledger {place!r} does not know the run in {checkpoint.shown!r}: it is not the one that the run was "
+                "begun with, or the run's settings were edited; give the right one, or begin another run; nothing was "
+                "charged"
+            )
+        complete = checkpoint.folder.joinpath(POSTERIOR).exists()
+        if ledger is None or run is None or not complete or ledger.is_open(run):
             return None
         posterior = Posterior.load(checkpoint.folder / POSTERIOR)
         checkpoint.remove()
@@ -147,10 +163,10 @@ class Books:
         key = curator.public_key if self.checkpoint is None else self._find(curator)
         token = secrets.token_hex(16)
         if self._folder is not None and not self.resumed:
-            facts, arrays = self._facts(curator, key, token)
+            facts, arrays = self._facts(curator, key)
             self.checkpoint = self._folder.begin(facts, arrays)
         if self.checkpoint is not None:
-            token = self.checkpoint.facts["token"]
+            token = self.checkpoint.token
         self._main = None if funds is None else funds.main
         if funds is None or (self.ledger is None and self.checkpoint is None):
             return key
@@ -182,18 +198,8 @@ class Books:
         run = ledger.run_of(token)
         if run is not None:
             account = ledger.account(run)
-            self._check_account(account)
             account.note_resumed(marks)
             return account
-        if (
-            self.resumed
-            and self.checkpoint is not None
-            and self.checkpoint.of_kind("answer", "start", "block", "check")
-        ):
-            raise CheckpointError(
-                f"the ledger {ledger.place!r} does not know the run in {self.checkpoint.shown!r}; give the one that "
-                "it was begun with"
-            )
         epsilon, delta = self.settings.granted
         return ledger.open_run(
             "minibatch" if isinstance(funds.main, StepBudget) else "gaussian",
@@ -208,25 +214,14 @@ class Books:
             token=token,
         )
 
-    def _check_account(self, account: Account) -> None:
-        """Refuse settings that the run was not opened with: of a checkpoint that was edited, say."""
-        assert self.checkpoint is not None
-        opened = account.status.epsilon, account.status.delta, account.status.sampler
-        if opened != (*self.settings.granted, _name_of(self._sampler)):
-            raise CheckpointError(
-                f"the run in {self.checkpoint.shown!r} has other settings than the ledger {account.ledger.place!r} "
-                "knows; they do not belong together, and nothing was charged"
-            )
-
     # ------------------------------------------------------------------------------------------------ the facts
 
-    def _facts(self, curator: Curator, key: jax.Array, token: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def _facts(self, curator: Curator, key: jax.Array) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         sampler, arrays = _sampler_to_plain(self._sampler)
         init, init_arrays = _init_to_plain(self.settings.init)
         facts = {
             "format": _FORMAT,
             "versions": installed_versions(),
-            "token": token,
             "sampler": sampler,
             "exact": self._exact,
             "settings": {name: _plain(getattr(self.settings, name)) for name in _KEPT},
@@ -355,7 +350,7 @@ class Books:
                     self.account.close(how)
             self.checkpoint.close()
             return
-        nothing_is_done = self.checkpoint is None or not self.checkpoint.of_kind("answer", "start", "block", "check")
+        nothing_is_done = self.checkpoint is None or not self.checkpoint.of_kind(*_PAID)
         if self.account is not None:
             with contextlib.suppress(DPMCMCError):  # `dpmcmc ledger show` tells of it, and `close` ends it
                 self.account.close(how)

@@ -176,6 +176,13 @@ class RunFolder:
 class Checkpoint:
     """The checkpoint in a folder. One process at a time can have it.
 
+    Attributes
+    ----------
+    parts
+        What was written, in order; the facts first.
+    token
+        Hash of the facts, by which a ledger knows the run: of facts that were edited it is another.
+
     Raises
     ------
     CheckpointError
@@ -186,7 +193,7 @@ class Checkpoint:
         self.folder = Path(folder).absolute()
         self.shown = os.fspath(folder) if shown is None else shown
         self._file = self.folder / CHECKPOINT
-        self._head, self._number = _GENESIS, 0
+        self._head, self._number, self.token = _GENESIS, 0, ""
         self._check_place()
         before = _identity(self._file)
         with self._told("opened"):
@@ -273,7 +280,7 @@ class Checkpoint:
             self._connection.execute(
                 "INSERT INTO parts VALUES (?, ?, ?, ?, ?)", (self._number + 1, kind, text, content, head)
             )
-        self._head, self._number = head, self._number + 1
+        self._passed(head)
         self.parts.append(part)
 
     def _read(self) -> list[Part]:
@@ -291,8 +298,11 @@ class Checkpoint:
                 parts.append(Part(kind, header, _unpacked(content)))
             except Exception:  # NumPy, zip and JSON have many ways to say that something is not theirs
                 raise CheckpointError(self._damaged()) from None
-            self._head, self._number = expected, number
+            self._passed(expected)
         return parts
+
+    def _passed(self, head: str) -> None:
+        self._head, self._number, self.token = head, self._number + 1, self.token or head
 
     def _damaged(self) -> str:
         return (
