@@ -705,6 +705,38 @@ def test_all_of_it_lost(tmp_path, monkeypatch):
 # ------------------------------------------------------------------ what kinds of data
 
 
+def test_a_stream_that_fails_at_the_start_leaves_no_start_to_go_on_with(tmp_path, monkeypatch):
+    """What was answered then has noise and no records in it. The first gradient is asked for again, and paid again."""
+    people.write_parquet(tmp_path / "people.parquet", {"a": DATA[:, 0], "b": DATA[:, 1]})
+    data, folder = stream_of(tmp_path / "people.parquet", ["a", "b"]), tmp_path / "run"
+    case = Case(MODEL, data, sampler=SAMPLERS["hmc-cached"], num_steps=4, init=START, check_records=False)
+    pay = Curator.pay
+
+    def gone(*_):
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+
+        def fail_from_now_on(curator, *arguments):
+            patch.setattr(type(data), "chunks", gone)
+            return pay(curator, *arguments)
+
+        patch.setattr(Curator, "pay", fail_from_now_on)
+        with pytest.raises(RunError, match="could not be read"):
+            case.begin(folder)
+    kept = Checkpoint(folder)
+    kept.close()
+    assert [part.kind for part in kept.parts] == ["facts"]
+    (run,) = faults.audit(folder / CHARGES).runs.values()
+    assert run.kinds["start"] == 1
+    posterior = case.go_on(folder)
+    assert_complete(folder, posterior)
+    posterior.privacy.check()
+    (gradient,) = {part for part in posterior.privacy.queries.items() if part[0] == "gradient"}
+    per_step = case.options["sampler"].queries(len(DATA)).gradients_per_step
+    assert gradient[1] == 4 * (2 + 4 * per_step)  # both starts are stated
+
+
 def test_a_stream_goes_on(tmp_path, monkeypatch):
     people.write_parquet(tmp_path / "people.parquet", {"a": DATA[:, 0], "b": DATA[:, 1]})
     data = stream_of(tmp_path / "people.parquet", ["a", "b"])

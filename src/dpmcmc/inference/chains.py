@@ -291,6 +291,8 @@ def _run_blocks(run: _Run, progress: bool) -> _Outcome:
             if state is None and shape.num_draws:
                 starts += 1
                 state = run.program.start(run.inputs, run.keys[0], run.theta, curator.pay(run.start_order))
+                state = jax.block_until_ready(state)
+                curator.raise_stream_error()
                 entry = 0 if curator.budget is None else curator.budget.last_entry
                 _write(run, "start", {"entry": entry if any(start_cost) else 0}, _named("state", state))
             for block, order in enumerate(orders[:-1]):
