@@ -178,7 +178,20 @@ class TestCommand:
     def test_bad_options(self, tmp_path):
         (tmp_path / "file").write_text("")
         assert "is not one of" in run("audit", "--query", "gradients", code=2).stderr
+        assert "is not one of" in run("audit", "--sampler", "nonsense", code=2).stderr
         assert "cannot write" in refusal("audit", "--fast", "--json", tmp_path / "file" / "audit.json")
+        (tmp_path / "other.json").write_text('{"epsilon": 1.0}')
+        for name in ("file", "other.json", "."):
+            assert "is no audit" in refusal("audit", "--fast", "--json", tmp_path / name)
+        assert (tmp_path / "other.json").read_text() == '{"epsilon": 1.0}'
+
+    def test_an_earlier_audit_is_replaced(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(audit, "audit", lambda **_: audit.Report())
+        monkeypatch.setattr("dpmcmc.cli.audit._show", lambda report: None)
+        target = tmp_path / "new" / "audit.json"
+        for _ in range(2):
+            run("audit", "--fast", "--json", target)
+        assert json.loads(target.read_text())["held"] is True
 
 
 def test_the_attack_of_samplers_is_on_private_ones_only():

@@ -10,6 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dpmcmc.cli.shared import UsageError
+
 if TYPE_CHECKING:
     from dpmcmc.audit import Finding, Report
 
@@ -61,7 +63,11 @@ def audit(
     fast: Annotated[bool, typer.Option("--fast", help="Fewer guesses: wider bounds, a few minutes.")] = False,
     json_file: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Write all figures to FILE; - for stdout, in place of the tables."),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write all figures to FILE (an earlier audit is replaced); - for stdout, in place of the tables.",
+        ),
     ] = None,
 ) -> None:
     """Check the privacy claims by attack, on made-up data.
@@ -80,6 +86,7 @@ def audit(
 
     target = None if json_file in (None, "-") else Path(str(json_file))
     if target is not None:
+        _check_target(target)
         prepare_folder(target.parent)
     say = Console(stderr=True, highlight=False)
     report = run(
@@ -97,6 +104,21 @@ def audit(
         _show(report)
     if not report.held:
         raise typer.Exit(1)
+
+
+def _check_target(target: Path) -> None:
+    """Refuse what would be lost: anything but an earlier audit."""
+    try:
+        earlier = json.loads(target.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError, RecursionError):
+        earlier = None
+    if not isinstance(earlier, dict) or not {"held", "queries", "runs"} <= set(earlier):
+        raise UsageError(
+            f"{str(target)!r} exists and is no audit, so that it is not replaced; nothing was computed, choose another "
+            "--json"
+        )
 
 
 def _show(report: "Report") -> None:

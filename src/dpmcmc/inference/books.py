@@ -146,7 +146,7 @@ class Books:
         if run is None and checkpoint.of_kind(*_PAID) and (ledger is not None or _is_private(self._sampler)):
             place = str(own) if ledger is None else ledger.place
             raise CheckpointError(
-                f"the ledger {place!r} does not know the run in {checkpoint.shown!r}: it is not the run's, or the run's "
+                f"the ledger {place!r} does not know the run in {checkpoint.shown!r}: it is another's, or the run's "
                 "settings were edited; give the right one, or begin another run; nothing was charged"
             )
         complete = checkpoint.folder.joinpath(POSTERIOR).exists()
