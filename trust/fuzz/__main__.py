@@ -36,6 +36,7 @@ READERS = (
     "resume",
 )
 _HANGS = 90.0  # seconds without a sign of life, where not even a signal gets through
+_SETS_OUT = 900.0  # seconds until the first one: valid files are made by real runs, on a machine that may be busy
 _MEMORY = 6 << 30  # bytes that a process may take beyond what it has: a length in a file must not fill the machine
 _EXIT_CODES = (0, 1, 2, 3)  # of the command line; 130 is Ctrl-C
 
@@ -180,20 +181,24 @@ def fuzz(
 
 def _wait(process: subprocess.Popen[bytes], told: Path, until: float) -> int | str:
     """Wait for a worker, as long as it shows that it lives; what it was at when it does not is a finding."""
-    alive, size = time.monotonic(), -1
+    alive, size, patience = time.monotonic(), _size_of(told), _SETS_OUT
     while True:
         try:
             return process.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
             pass
-        now = told.stat().st_size if told.exists() else 0
+        now = _size_of(told)
         if now != size:
-            alive, size = time.monotonic(), now
-        ended = "time" if time.monotonic() > until else "hangs" if time.monotonic() - alive > _HANGS else ""
+            alive, size, patience = time.monotonic(), now, _HANGS
+        ended = "time" if time.monotonic() > until else "hangs" if time.monotonic() - alive > patience else ""
         if ended:
             process.kill()
             process.wait()
             return ended
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
