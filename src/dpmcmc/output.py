@@ -41,15 +41,15 @@ class WriteError(OutputError):
     """What was computed, and maybe paid for, could not be written where it should; it says where it is."""
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make the folder and try to write into it, before anything is computed or spent."""
+def prepare_folder(folder: Path, option: str = "--out") -> None:
+    """Make the folder and try to write into it, before anything is computed or spent; ``option`` says who named it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".dpmcmc-"):
             pass
     except OSError as error:
         raise OutputError(
-            f"cannot write into {str(folder)!r} ({error.strerror}); nothing was computed, choose another --out"
+            f"cannot write into {str(folder)!r} ({error.strerror}); nothing was computed, choose another {option}"
         ) from None
 
 

@@ -179,7 +179,9 @@ class TestCommand:
         (tmp_path / "file").write_text("")
         assert "is not one of" in run("audit", "--query", "gradients", code=2).stderr
         assert "is not one of" in run("audit", "--sampler", "nonsense", code=2).stderr
-        assert "cannot write" in refusal("audit", "--fast", "--json", tmp_path / "file" / "audit.json")
+        refused = refusal("audit", "--fast", "--json", tmp_path / "file" / "audit.json")
+        assert "cannot write" in refused
+        assert "choose another --json" in refused
         (tmp_path / "other.json").write_text('{"epsilon": 1.0}')
         for name in ("file", "other.json", "."):
             assert "is no audit" in refusal("audit", "--fast", "--json", tmp_path / name)

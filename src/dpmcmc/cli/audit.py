@@ -80,14 +80,15 @@ def audit(
     Exit code 1 if a claim is refuted (a bound that is wrong with a chance of 1e-6 lies above it), or if less than 90 %
     of the price of a single question is found. No data of yours are read.
     """
-    from dpmcmc.audit import Effort
-    from dpmcmc.audit import audit as run
     from dpmcmc.output import prepare_folder, replace_file
 
     target = None if json_file in (None, "-") else Path(str(json_file))
     if target is not None:
         _check_target(target)
-        prepare_folder(target.parent)
+        prepare_folder(target.parent, "--json")
+    from dpmcmc.audit import Effort  # takes seconds
+    from dpmcmc.audit import audit as run
+
     say = Console(stderr=True, highlight=False)
     report = run(
         queries=None if query is None else [one.value for one in query],
