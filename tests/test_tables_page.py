@@ -13,7 +13,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "tables.md"
 
 
 def cells():
-    found = re.findall(r"^```\{code-cell\} python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    page = PAGE.read_text(encoding="utf-8")
+    found = re.findall(r"^```\{code-cell\} python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     return [re.sub(r"\A(:\w+:.*\n)+", "", text) for text in found]
 
 
