@@ -66,6 +66,10 @@ LEAST_MASS, MOST_MASS = 0.87, 0.93
 LARGEST_ERROR, LARGEST_SD_ERROR = 0.15, 0.05
 """With a million records: of the means, in exact sds, and of the sds, relative."""
 COLD_SECONDS = 30.0
+RETURNED_BEGIN, RETURNED_END = "<!-- returned: begin -->", "<!-- returned: end -->"
+"""What stands between these in docs/auto.md is shown by docs/samplers.md, too."""
+_KINDS = {"a Gaussian": "a Gaussian", "a curved surrogate": "a surrogate", "a chain": "a chain"}
+"""What `auto` returns, as `posterior.quality.method` begins after "auto: ", and the titles of columns."""
 
 _QUARTILES = (
     "mmd",
@@ -164,6 +168,7 @@ def sections(table: Table, paper_page: Path) -> list[str]:
     rows = summary[summary["group"] == "chains"]
     if len(rows):
         parts += ["### Chains: `exact=True`, and the paper's DP-HMC", _chains_markdown(rows)]
+    parts += ["### What was returned, by case", f"{RETURNED_BEGIN}\n\n{returned_markdown(table)}\n\n{RETURNED_END}"]
     return [*parts, "### The flag, by what was returned", _flag_markdown(table), *_missed_markdown(table)]
 
 
@@ -244,6 +249,21 @@ def _shapes_markdown(summary: Table) -> str:
                 optional(row["processor_seconds_median"], ".1f"),
             ]
         )
+    return markdown_table(head, lines)
+
+
+def returned_markdown(table: Table) -> str:
+    """Return what ``auto`` returned on each case, how often, and whether it was flagged; all budgets together."""
+    head = ["", "n", "d", "ε", "runs", *_KINDS.values(), "refused", "flagged", "bad, not flagged"]
+    own = table["returned"].str.startswith("auto: ") | (table["refused"] == 1.0)  # else it is a sampler of the paper
+    lines = []
+    for case, rows in table[own].groupby("case", sort=False):
+        counts = flag_counts(rows)
+        kinds = (int(rows["returned"].str.startswith(f"auto: {kind}").sum()) for kind in _KINDS)
+        levels = ", ".join(f"{level:g}" for level in sorted(rows["epsilon"].unique()))
+        line = [str(case), f"{rows['num_records'].iloc[0]:,}", str(rows["dimension"].iloc[0]), levels, str(len(rows))]
+        line += [str(count or "") for count in (*kinds, counts["refused"])]
+        lines.append([*line, str(counts["flagged"]), str(counts["missed"])])
     return markdown_table(head, lines)
 
 

@@ -1,6 +1,7 @@
 """The study of auto: what is measured, filed and said about it, with a stand-in for the sampler."""
 
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
@@ -180,11 +181,57 @@ def test_the_flag():
     assert "nan" not in text
 
 
+def test_what_was_returned_is_counted_by_case():
+    """All budgets of a case in one row; a sampler of the paper is not ``auto``'s, and a refusal is."""
+    gaussian, surrogate = "auto: a Gaussian (DP-Laplace)", "auto: a curved surrogate"
+    table = table_of(
+        rows_of("ring", 4.0, [0.02, 0.3], returned=surrogate),
+        rows_of("ring", 15.0, [0.3], returned=gaussian, flagged=1.0),
+        rows_of("small-n", 4.0, [math.nan], returned="refused", refused=1.0, flagged=1.0),
+        rows_of("banana-exact", 4.0, [0.02], returned="auto: a chain with exact accept tests on a surrogate"),
+        rows_of("banana-dp-hmc", 4.0, [0.3], returned="DPHMC"),
+    )
+    lines = auto_results.returned_markdown(table).splitlines()
+    assert lines[0].startswith("|  | n | d | ε | runs | a Gaussian | a surrogate | a chain | refused | flagged |")
+    assert lines[2:] == [
+        "| ring | 20,000 | 2 | 4, 15 | 3 | 1 | 2 |  |  | 1 | 1 |",
+        "| small-n | 20,000 | 2 | 4 | 1 |  |  |  | 1 | 1 | 0 |",
+        "| banana-exact | 20,000 | 2 | 4 | 1 |  |  | 1 |  | 0 | 0 |",
+    ]
+
+
+def test_the_tables_of_the_page_agree():
+    """What was returned by case, which docs/samplers.md shows, adds up to the page's own counts of the flag."""
+    text = (REPRODUCTION.parent / "auto.md").read_text()
+    begin, end = auto_results.RETURNED_BEGIN, auto_results.RETURNED_END
+    assert text.count(begin) == text.count(end) == 1
+    columns = zip(*rows_in(text[text.index(begin) : text.index(end)]), strict=True)
+    found = {title: sum(int(entry or 0) for entry in entries) for title, *entries in list(columns)[4:]}
+    (_, *names), *lines = rows_in(text[text.index("### The flag, by what was returned") :])
+    counts = {line[0]: dict(zip(names, map(int, line[1:]), strict=True)) for line in lines}
+    others = [row for kind, row in counts.items() if not kind.startswith(("auto: ", "refused", "total"))]
+    total = {name: counts["total"][name] - sum(row[name] for row in others) for name in names}
+    assert found["runs"] == total["runs"]
+    assert found["flagged"] == total["flagged"]
+    assert found["bad, not flagged"] == total["of them missed"]
+    kinds = {"a Gaussian": "a Gaussian", "a surrogate": "a curved surrogate", "a chain": "a chain"}
+    for title, kind in kinds.items():
+        assert found[title] == sum(row["runs"] for name, row in counts.items() if name.startswith(f"auto: {kind}"))
+    assert found["refused"] == counts["refused"]["runs"]
+
+
+def rows_in(text):
+    """Return the entries of the first Markdown table, without its rule."""
+    lines = list(itertools.dropwhile(lambda line: not line.startswith("|"), text.splitlines()))
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [[entry.strip() for entry in line[1:-1].split("|")] for line in table if not line.startswith("| ---")]
+
+
 def test_tables_and_figures_of_every_group(tmp_path):
     names = ("banana", "gaussian", "adult", "logistic-1m", "ring", "small-n")
     table = table_of(*(rows_of(name, epsilon, [0.01, 0.02, 0.03]) for name in names for epsilon in (4.0, 15.0)))
     parts = auto_results.sections(table, REPRODUCTION)
-    assert len([part for part in parts if part.startswith("### ")]) == 7
+    assert len([part for part in parts if part.startswith("### ")]) == 8
     text = "\n".join(parts)
     assert all(word in text for word in ("0.266", "0.322", "DP-penalty", "DP-SGNHT"))  # of the page on the paper
     assert auto_figures.mmd_figure(table, REPRODUCTION).axes
