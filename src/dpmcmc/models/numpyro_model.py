@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
+from dpmcmc.data.table import Table
 from dpmcmc.data.tables import Records, copy_records
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models.model import Model
@@ -94,8 +95,8 @@ def from_numpyro(
     model_fn
         Called as `model_fn(**columns, **fixed)`, or `model_fn(array, **fixed)` if `data_like` is an array.
     data_like
-        The data, or anything with the same columns, shapes and dtypes, such as one of `jax.ShapeDtypeStruct`.
-        Values are never used. Columns of tables count as floating, integers and booleans too, because one may be
+        The data (a :class:`dpmcmc.Table`, arrays, a frame), or anything with the same columns, shapes and dtypes, such
+        as one of `jax.ShapeDtypeStruct`. Values are never used. Columns of tables count as floating, integers and booleans too, because one may be
         missing; for a model that needs integers (codes to look up with), give `jax.ShapeDtypeStruct((n,), int)`.
     fixed
         Public constants to pass by name.
@@ -569,6 +570,9 @@ def _same(left: NDArray[Any], right: NDArray[Any], loose: bool = False) -> NDArr
 
 def _describe(data_like: Any) -> tuple[dict[str, jax.ShapeDtypeStruct], bool, list[str]]:
     """Shapes and dtypes of the columns, whether there is just one array, and which columns are of tables."""
+    if isinstance(data_like, Table):
+        coded = jax.ShapeDtypeStruct((data_like.num_records,), np.dtype(np.float64))
+        return dict.fromkeys(data_like.columns, coded), False, list(data_like.columns)
     if isinstance(data_like, Mapping):
         is_array = False
         of_tables = [name for name, column in data_like.items() if not _has_plain_dtype(column)]
