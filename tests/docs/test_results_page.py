@@ -1,0 +1,63 @@
+"""docs/results.md names every sentence with which the code speaks against a result, and none that it cannot say."""
+
+import ast
+import re
+from pathlib import Path
+
+import dpmcmc
+from tests.docs.pages import DOCS
+
+PACKAGE = Path(dpmcmc.__file__).parent
+FILES = ("tuning/laplace.py", "tuning/auto.py", "inference/tuned.py", "results/diagnostics.py")
+FUNCTIONS = (("inference/stepwise.py", "misfit"),)
+
+
+def text_of(node):
+    """Return a string, or an f-string with … where it has a number."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def sentences(tree):
+    """Return all texts of a program that are whole sentences, but for docstrings and what is raised."""
+    left_out = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise | ast.Expr | ast.JoinedStr) and not isinstance(getattr(node, "value", 0), ast.Yield)
+        for part in ast.walk(node)
+        if part is not node and (not isinstance(node, ast.Expr) or isinstance(node.value, ast.Constant))
+    }
+    texts = [text_of(node) for node in ast.walk(tree) if id(node) not in left_out]
+    return [text for text in texts if len(text) > 40 and text[-1] in ".…" and not text[0].isspace()]
+
+
+def said():
+    found = [text for file in FILES for text in sentences(ast.parse((PACKAGE / file).read_text(encoding="utf-8")))]
+    for file, name in FUNCTIONS:
+        tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+        (function,) = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
+        found += sentences(function)
+    return found
+
+
+def named():
+    """Return the words in italics of the page's tables of reasons, and of the paragraph about notes below them."""
+    text = (DOCS / "results.md").read_text(encoding="utf-8")
+    section = text.split("## Reasons and remedies")[1].split("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ") and "*" in line]
+    notes = section.split("Notes that speak against nothing:")[1].split("\n\n")[0]
+    return [" ".join(words.split()) for part in (*first_cells, notes) for words in re.findall(r"\*(.+?)\*", part, re.S)]
+
+
+def test_every_sentence_of_the_code_is_on_the_page_and_every_one_on_the_page_is_in_the_code():
+    texts, words = said(), named()
+    assert len(texts) > 30
+    assert [text for text in texts if not any(one in text for one in words)] == []
+    assert [one for one in words if not any(one in text for text in texts)] == []
+
+
+def test_twin_a_new_reason_is_noticed():
+    program = 'def judge(reasons):\n    "Say."\n    reasons.append(f"The moon is {1.0} too full for a result. Wait.")\n'
+    (text,) = sentences(ast.parse(program))
+    assert not any(one in text for one in named())
