@@ -1,4 +1,4 @@
-"""The code cells of a page of the site, as they are printed there: tests run them by name instead of building the site."""
+"""The code cells of a page of the site, as they are printed there, for tests that run some of them."""
 
 import re
 from pathlib import Path

@@ -21,13 +21,11 @@ def text_of(node):
 
 def sentences(tree):
     """Return all texts of a program that are whole sentences, but for docstrings and what is raised."""
-    left_out = {
-        id(part)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Raise | ast.Expr | ast.JoinedStr) and not isinstance(getattr(node, "value", 0), ast.Yield)
-        for part in ast.walk(node)
-        if part is not node and (not isinstance(node, ast.Expr) or isinstance(node.value, ast.Constant))
-    }
+    left_out = set()
+    for node in ast.walk(tree):
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_docstring or isinstance(node, ast.Raise | ast.JoinedStr):
+            left_out |= {id(part) for part in ast.walk(node) if part is not node}
     texts = [text_of(node) for node in ast.walk(tree) if id(node) not in left_out]
     return [text for text in texts if len(text) > 40 and text[-1] in ".…" and not text[0].isspace()]
 

@@ -20,6 +20,7 @@ from numpyro.primitives import Messenger
 from dpmcmc.data.table import Table
 from dpmcmc.data.tables import Records, copy_records
 from dpmcmc.errors import DataError, ModelError
+from dpmcmc.models.allowed import in_one_line
 from dpmcmc.models.model import Model
 from dpmcmc.models.parameters import Parameter, ParameterSpace
 
@@ -96,8 +97,9 @@ def from_numpyro(
         Called as `model_fn(**columns, **fixed)`, or `model_fn(array, **fixed)` if `data_like` is an array.
     data_like
         The data (a :class:`dpmcmc.Table`, arrays, a frame), or anything with the same columns, shapes and dtypes, such
-        as one of `jax.ShapeDtypeStruct`. Values are never used. Columns of tables count as floating, integers and booleans too, because one may be
-        missing; for a model that needs integers (codes to look up with), give `jax.ShapeDtypeStruct((n,), int)`.
+        as one of `jax.ShapeDtypeStruct`. Values are never used. Columns of tables count as floating, integers and
+        booleans too, because one may be missing; for a model that needs integers (codes to look up with), give
+        `jax.ShapeDtypeStruct((n,), int)`.
     fixed
         Public constants to pass by name.
     name
@@ -279,8 +281,8 @@ def _explain(error: Exception, plates: dict[str, int], num_rows: int) -> NoRetur
         else ""
     )
     raise ModelError(
-        f"the NumPyro model failed on made-up data of {num_rows} row(s): {type(error).__name__}: "
-        f"{error}.{hint} It must run for any number of rows, under jax.jit."
+        f"the NumPyro model failed on made-up data of {num_rows} row(s): {in_one_line(error)}.{hint} It must run for "
+        "any number of rows, under jax.jit."
     ) from error
 
 
@@ -293,8 +295,8 @@ def _user_errors() -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelError(
-            f"the NumPyro model failed while its log-density was computed on made-up data: "
-            f"{type(error).__name__}: {error}. Check the shapes of its sites and plates."
+            f"the NumPyro model failed while its log-density was computed on made-up data: {in_one_line(error)}. Check "
+            "the shapes of its sites and plates."
         ) from error
 
 
