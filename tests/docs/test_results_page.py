@@ -1,8 +1,12 @@
 """docs/results.md names every sentence with which the code speaks against a result, and none that it cannot say."""
 
 import ast
+import math
 import re
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 import dpmcmc
 from tests.docs.pages import DOCS
@@ -59,3 +63,16 @@ def test_twin_a_new_reason_is_noticed():
     program = 'def judge(reasons):\n    "Say."\n    reasons.append(f"The moon is {1.0} too full for a result. Wait.")\n'
     (text,) = sentences(ast.parse(program))
     assert not any(one in text for one in named())
+
+
+@pytest.mark.parametrize(("num_records", "sds"), [(100_000, 3.0), (400_000, 6.0)])
+def test_one_percent_clipped_is_three_posterior_sds_and_grows_like_the_root_of_n(num_records, sds):
+    """Of an exponential likelihood, without chance: scores 1 - x at the quantiles, those beyond 1 % clipped."""
+    x = -np.log1p(-(np.arange(num_records) + 0.5) / num_records)
+    bound = np.quantile(np.abs(1.0 - x), 0.99)
+    low, high = -1.0, 1.0  # of the log-rate, at which the clipped scores 1 - rate · x add up to 0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if np.clip(1 - np.exp(middle) * x, -bound, bound).sum() > 0 else (low, middle)
+    posterior_sd = 1 / math.sqrt(num_records)
+    assert sds < low / posterior_sd < 4.0 / 3.0 * sds
