@@ -11,6 +11,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density, potential_energy
 
+from dpmcmc import Field, Schema, Table
 from dpmcmc.errors import DataError, ModelError
 from dpmcmc.models import from_numpyro
 
@@ -326,6 +327,16 @@ def test_one_bad_entry_of_a_vector_is_a_bad_record():
     np.testing.assert_array_equal(np.isnan(gradient[:, 0]), [False, True, True])
 
 
+def test_a_table_gives_its_columns_but_not_the_unit_s():
+    """As the command line does it: the model that data of the same shapes give."""
+    fields = [Field("x", "number", minimum=-1.0, maximum=3.0), Field("who", "string")]
+    table = Table({"x": [0.0, 2.0, 5.0], "who": ["a", "b", "b"]}, Schema(fields, unit="who", max_rows=2))
+    of_table, of_shapes = from_numpyro(normal, table), from_numpyro(normal, {"x": np.empty(2)})
+    rows = {"x": np.linspace(-1.0, 1.0, NUM_ROWS)}
+    for found, expected in zip(scores(of_table, rows), scores(of_shapes, rows), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("codes", [[0, 1, 2], [0, None, 2]])
 def test_a_model_that_looks_up_by_a_table_s_column_gets_a_hint(codes):
     pandas = pytest.importorskip("pandas")
@@ -337,7 +348,8 @@ def test_a_model_that_looks_up_by_a_table_s_column_gets_a_hint(codes):
             numpyro.sample("y", dist.Normal(effect[group], 1.0), obs=y)
 
     hints = set()
-    for data_like in (frame, {"group": frame["group"], "y": frame["y"]}):
+    fields = [Field("group", "integer", levels=[0, 1, 2]), Field("y", "number", minimum=0.0, maximum=1.0)]
+    for data_like in (frame, {"group": frame["group"], "y": frame["y"]}, Table(frame, Schema(fields))):
         with pytest.raises(ModelError, match=r"ShapeDtypeStruct\(\(n,\), int\)") as caught:
             from_numpyro(by_group, data_like)
         hints.add(str(caught.value))

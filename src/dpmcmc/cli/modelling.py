@@ -100,8 +100,6 @@ class ModelOptions:
 
 def model_and_records(file: Path, schema: "Schema", given: ModelOptions, stream: bool) -> tuple["Model", Any]:
     """Read the table by its schema, and make the model of it."""
-    import numpy as np
-
     import dpmcmc
 
     if given.model is not None:
@@ -109,8 +107,7 @@ def model_and_records(file: Path, schema: "Schema", given: ModelOptions, stream:
         if isinstance(model, dpmcmc.Model):
             return model, dpmcmc.Table(file, schema, stream=stream)
         table = dpmcmc.Table(file, _columns_of(model, schema, given.model), stream=stream)
-        shapes = {name: np.empty(table.num_records) for name in table.columns}
-        return dpmcmc.from_numpyro(model, shapes), table
+        return dpmcmc.from_numpyro(model, table), table
     table = dpmcmc.Table(file, schema, stream=stream)
     assert given.formula is not None
     options: dict[str, Any] = {

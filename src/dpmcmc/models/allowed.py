@@ -166,7 +166,7 @@ def trace_curvature(function: Callable[..., Any], theta: Any, record: Any) -> co
         closed = jax.make_jaxpr(curvature)(theta, record)
     except Exception as error:  # any error of the user's function; tracers hold no values
         raise ModelError(
-            f"{_SECOND} failed: {type(error).__name__}: {error} Write it with functions that have second derivatives "
+            f"{_SECOND} failed: {in_one_line(error)}. Write it with functions that have second derivatives "
             "(the incomplete gamma function, and cdfs made of it, have none by their shape)."
         ) from error
     refuse_host_access(_SECOND, closed)
@@ -193,10 +193,15 @@ def trace(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[cor
         return jax.make_jaxpr(function, return_shape=True)(*arguments)
     except Exception as error:  # any error of the user's function; tracers hold no values
         raise ModelError(
-            f"{name} failed while JAX traced it for one record: {type(error).__name__}: {error} "
+            f"{name} failed while JAX traced it for one record: {in_one_line(error)}. "
             "Write it in jax.numpy for a single record, without Python control flow on values. (Columns of tables and "
             "Parquet files are floating, since a value may be missing: to look up by a code, cast it to an integer.)"
         ) from error
+
+
+def in_one_line(error: Exception) -> str:
+    """Return what an error of the user's function says first; JAX's go on about tracing, and the cause is chained."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
 
 
 def check_constants(name: str, closed: core.ClosedJaxpr, num_records: int, public: Collection[int] = ()) -> None:

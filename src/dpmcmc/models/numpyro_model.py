@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from numpyro import handlers
 from numpyro.primitives import Messenger
 
+from dpmcmc.data.table import Table
 from dpmcmc.data.tables import Records, copy_records
 from dpmcmc.errors import DataError, ModelError
+from dpmcmc.models.allowed import in_one_line
 from dpmcmc.models.model import Model
 from dpmcmc.models.parameters import Parameter, ParameterSpace
 
@@ -94,9 +96,10 @@ def from_numpyro(
     model_fn
         Called as `model_fn(**columns, **fixed)`, or `model_fn(array, **fixed)` if `data_like` is an array.
     data_like
-        The data, or anything with the same columns, shapes and dtypes, such as one of `jax.ShapeDtypeStruct`.
-        Values are never used. Columns of tables count as floating, integers and booleans too, because one may be
-        missing; for a model that needs integers (codes to look up with), give `jax.ShapeDtypeStruct((n,), int)`.
+        The data (a :class:`dpmcmc.Table`, arrays, a frame), or anything with the same columns, shapes and dtypes, such
+        as one of `jax.ShapeDtypeStruct`. Values are never used. Columns of tables count as floating, integers and
+        booleans too, because one may be missing; for a model that needs integers (codes to look up with), give
+        `jax.ShapeDtypeStruct((n,), int)`.
     fixed
         Public constants to pass by name.
     name
@@ -278,8 +281,8 @@ def _explain(error: Exception, plates: dict[str, int], num_rows: int) -> NoRetur
         else ""
     )
     raise ModelError(
-        f"the NumPyro model failed on made-up data of {num_rows} row(s): {type(error).__name__}: "
-        f"{error}.{hint} It must run for any number of rows, under jax.jit."
+        f"the NumPyro model failed on made-up data of {num_rows} row(s): {in_one_line(error)}.{hint} It must run for "
+        "any number of rows, under jax.jit."
     ) from error
 
 
@@ -292,8 +295,8 @@ def _user_errors() -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelError(
-            f"the NumPyro model failed while its log-density was computed on made-up data: "
-            f"{type(error).__name__}: {error}. Check the shapes of its sites and plates."
+            f"the NumPyro model failed while its log-density was computed on made-up data: {in_one_line(error)}. Check "
+            "the shapes of its sites and plates."
         ) from error
 
 
@@ -569,6 +572,9 @@ def _same(left: NDArray[Any], right: NDArray[Any], loose: bool = False) -> NDArr
 
 def _describe(data_like: Any) -> tuple[dict[str, jax.ShapeDtypeStruct], bool, list[str]]:
     """Shapes and dtypes of the columns, whether there is just one array, and which columns are of tables."""
+    if isinstance(data_like, Table):
+        coded = jax.ShapeDtypeStruct((data_like.num_records,), np.dtype(np.float64))
+        return dict.fromkeys(data_like.columns, coded), False, list(data_like.columns)
     if isinstance(data_like, Mapping):
         is_array = False
         of_tables = [name for name, column in data_like.items() if not _has_plain_dtype(column)]
