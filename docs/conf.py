@@ -61,7 +61,7 @@ nb_execution_raise_on_error = True
 nb_execution_in_temp = True  # each page in an empty folder
 nb_execution_show_tb = True
 NotebookClient.coalesce_streams = True  # what a command prints is one piece
-nb_output_stderr = "remove-warn"
+nb_output_stderr = "show"  # a run may be flagged: one in hundreds is for nothing
 # Cells that begin with %%bash find `dpmcmc` where Python is, and have no colours (Jupyter asks for some).
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm, which NumPyro imports, asks for widgets
 os.environ["BASH_ENV"] = str(HERE / "cells.sh")

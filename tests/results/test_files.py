@@ -74,6 +74,15 @@ def test_file_says_not_private_and_holds_no_other_group(path):
     assert b"not private: seeded" in path.read_bytes()
 
 
+def test_results_carry_no_times(path):
+    """Two that are alike are the same when they are made at other times; ArviZ would write down when."""
+    data = make_posterior("private").to_arviz()
+    assert all("created_at" not in data[group].attrs for group in group_names(data))
+    make_posterior("private").save(path)
+    with xarray.open_datatree(path) as tree:
+        assert all("created_at" not in node.attrs for node in tree.subtree)
+
+
 def test_arviz_reads_the_file(tmp_path):
     posterior = make_posterior()
     data = arviz_bridge.import_arviz().from_netcdf(str(posterior.save(tmp_path / "posterior.nc")))

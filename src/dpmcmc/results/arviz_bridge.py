@@ -41,7 +41,9 @@ def build(
         )
     data.attrs.update(attributes)
     for group in groups:
+        data[group].attrs.pop("created_at", None)  # results carry no times
         data[group].attrs.update(attributes)
+    data.attrs.pop("created_at", None)
     return data
 
 
