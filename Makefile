@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo docs picture bench reproduce reproduce-full laplace auto coverage lint vulnerabilities system test test-all \
+.PHONY: install demo docs picture bench reproduce reproduce-full laplace auto coverage curve lint vulnerabilities system test test-all \
 	audit mutants faults fuzz soak clean
 
 install: $(STAMP)
@@ -67,6 +67,11 @@ auto: install
 coverage: install
 	$(BIN)/python -m studies coverage --out reproduction/coverage
 	$(BIN)/python -m studies report reproduction/coverage --to docs/coverage.md
+
+# Widths of intervals beside what a plan says of them, and docs/planning.md. About a quarter of an hour.
+curve: install
+	$(BIN)/python -m studies curve --out reproduction/curve
+	$(BIN)/python -m studies report reproduction/curve --to docs/planning.md
 
 # ---- what tries to break the package (SECURITY.md); none of it is part of `make test`
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from studies.auto import AutoCell
     from studies.cells import Array, Cell
     from studies.coverage import CoverageCell
+    from studies.curve import CurveCell
     from studies.laplace import LaplaceCell
     from studies.runner import Outcome, Task, Work
     from studies.statements import Statement
@@ -37,8 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Run the experiments of the paper again: *Differentially Private Hamiltonian Monte Carlo* (Räisä, Koskela, "
-    "Honkela); measure DP-Laplace, `auto`, and what intervals hold. All data are synthetic, or the public Adult data, "
-    "and all runs seeded: **nothing here is private**.",
+    "Honkela); measure DP-Laplace, `auto`, what intervals hold, and what a plan says of them. All data are synthetic, "
+    "or the public Adult data, and all runs seeded: **nothing here is private**.",
 )
 
 
@@ -315,6 +316,49 @@ def coverage(
     _coverage_study(study.cells_of(names, levels, number, seed), out, workers, seed)
 
 
+@app.command(
+    epilog="**Examples**\n\n"
+    "`python -m studies curve --out curve`   the whole of it, for a quarter of an hour on two cores\n\n"
+    "`python -m studies curve --out small --cases 'adult*' --epsilon 1`   a part of it\n\n"
+    "`python -m studies curve --out fast --fast`   a quick look"
+)
+def curve(
+    out: OutOption,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A case, a pattern such as `'skewed-*'` or `'*-20k'`, or a kind of data such as `poisson`; may be "
+            "given several times. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    epsilon: CaseEpsilonOption = None,
+    repeats: Annotated[int, typer.Option(help="Runs of each case and sampler at each ε.")] = 2,
+    fast: Annotated[bool, typer.Option("--fast", help="Two cases at ε = 1 and 4, unless others are given.")] = False,
+    seed: SeedOption = 0,
+    workers: WorkersOption = None,
+) -> None:
+    """Compare how wide intervals become with what `dpmcmc.plan` and `dpmcmc plan --curve` say without any data.
+
+    Runs of DP-Laplace and `auto` on regressions with bounded and with skewed data of several sizes, and on Adult.
+    Writes results.csv, summary.csv and summary.md, statements and a figure. The posteriors without noise are computed
+    first and kept in the same folder.
+    """
+    _check_repeats("--repeats", repeats, lowest=1)
+    levels = None if epsilon is None else _checked_levels("--epsilon", epsilon)
+    _require_packages("pyarrow")  # the Adult data
+    from studies import curve as study
+
+    if fast:
+        levels = levels or [1.0, 4.0]
+
+    def of_kind(kind: str | None) -> list[str]:
+        return [name for name in study.case_names() if kind is None or study.kind_of(name) == kind]
+
+    names = _checked_cases(list(study.FAST) if fast and not cases else cases, of_kind, study.KINDS)
+    _curve_study(study.cells_of(names, study.SAMPLERS, levels, repeats, seed), out, workers, seed)
+
+
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders that the other commands have written.")],
@@ -474,6 +518,19 @@ def _coverage_study(cells: "list[CoverageCell]", out: Path, jobs: int | None, se
         _Stage(cells, coverage.finish_cell, has_result),
     ]
     _study_of_cases("coverage", stages, out, jobs, seed, coverage_results.collect, _coverage_files)
+
+
+def _curve_study(cells: "list[CurveCell]", out: Path, jobs: int | None, seed: int) -> None:
+    """Do the same for the study of the planning curve."""
+    from studies import curve, curve_results
+    from studies.cells import has_result
+
+    references = [curve.CurveReferenceCell(name, seed) for name in dict.fromkeys(cell.case for cell in cells)]
+    stages = [
+        _Stage(references, curve.finish_reference, curve.has_reference),
+        _Stage(cells, curve.finish_cell, has_result),
+    ]
+    _study_of_cases("curve", stages, out, jobs, seed, curve_results.collect, _curve_files)
 
 
 class _Stage(NamedTuple):
@@ -677,4 +734,14 @@ def _coverage_files(out: Path, table: "Table") -> "list[Statement]":
     coverage_results.write_tables(out, table)
     statements = coverage_results.statements_of(table)
     _statement_files(out, statements)
+    return statements
+
+
+def _curve_files(out: Path, table: "Table") -> "list[Statement]":
+    from studies import curve_results, figures
+
+    curve_results.write_tables(out, table)
+    statements = curve_results.statements_of(table)
+    _statement_files(out, statements)
+    figures.write_figure(curve_results.band_figure(table), out / "curve_band")
     return statements

@@ -28,7 +28,7 @@ from studies.exact import find_mode, potential_of, run_nuts, skewness_shift
 Array = NDArray[np.float64]
 Data = Mapping[str, Array] | Array
 
-Group = Literal["adult", "gaussian", "hard", "sweep", "aside"]
+Group = Literal["adult", "gaussian", "hard", "sweep", "aside", "curve"]
 FAMILIES = {
     "linear": models.LinearRegression,
     "logistic": models.LogisticRegression,
@@ -368,7 +368,7 @@ def _outcomes(family: str, predictor: Array, extra: float, generator: np.random.
     return generator.poisson(means).astype(np.float64)
 
 
-def _regression_case(
+def regression_case(
     name: str,
     group: Group,
     family: str,
@@ -451,7 +451,7 @@ def _hard_case(name: str, family: str, axis: str, num_records: int, generator: n
         # No coefficient that the prior would not allow: the smallest features hardly matter.
         effects[:7] = np.sign(effects[:7]) * np.minimum(np.abs(effects[:7]) / scales, prior_scale)
     truth = np.append(intercept, effects)
-    return _regression_case(
+    return regression_case(
         name,
         "hard",
         family,
@@ -477,7 +477,7 @@ def _sweep_case(name: str, family: str, dimension: int, num_records: int, genera
     # The predictor's variance does not grow with d.
     effects = generator.standard_normal(number) / math.sqrt(number)
     truth = np.append([-0.5] * intercepts, effects)
-    return _regression_case(name, "sweep", family, features, truth, generator, chains=False)
+    return regression_case(name, "sweep", family, features, truth, generator, chains=False)
 
 
 def _mixture_case(name: str, generator: np.random.Generator) -> Case:

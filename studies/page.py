@@ -12,7 +12,7 @@ import pandas as pd
 
 from dpmcmc.errors import QueryError
 from dpmcmc.output import OutputError, replace_file
-from studies import auto_results, coverage_results, laplace_results, tables
+from studies import auto_results, coverage_results, curve_results, laplace_results, tables
 from studies.coverage_cases import POSTERIOR
 from studies.tables import Table
 
@@ -32,6 +32,8 @@ _FIGURES = {
     "score sum with the whole budget), dashes the bars.",
     "auto_mmd": "MMD against ε: dots are runs, lines go through the medians, dashes are the bars.",
     "auto_shapes": "Draws of one run each over exact ones, first two coordinates.",
+    "curve_band": "Widths of intervals, a dot for each run, over the planned bands from benign data (line) to skewed "
+    "ones. What is wider than five times is drawn at five.",
     "laplace_dimension": "Error of the mean and reported sd against the dimension, medians over the runs.",
 }
 _SHOWN = {
@@ -95,7 +97,13 @@ def read_table(folder: Path) -> tuple[str, Table]:
         raise QueryError(
             f"{str(folder)!r} has no results.csv ({error.strerror}); give a folder that `python -m studies` has written"
         ) from None
-    marks = {"truth_90": "coverage", "returned": "auto", "case": "laplace", "epsilon": "comparison"}
+    marks = {
+        "widening": "curve",
+        "truth_90": "coverage",
+        "returned": "auto",
+        "case": "laplace",
+        "epsilon": "comparison",
+    }
     return next((study for column, study in marks.items() if column in table), "clipping"), table
 
 
@@ -115,9 +123,11 @@ def _cases_section(folder: Path, study: str, table: Table, page: Path) -> str:
     """Return the results of a study of cases as Markdown."""
     runs = table[table["sampler"] != POSTERIOR] if study == "coverage" else table
     parts = ["## Results", _provenance(folder, runs), "### Statements", _statements(folder)]
-    sections = {"auto": auto_results.sections, "coverage": coverage_results.sections}.get(
-        study, laplace_results.sections
-    )
+    sections = {
+        "auto": auto_results.sections,
+        "coverage": coverage_results.sections,
+        "curve": curve_results.sections,
+    }.get(study, laplace_results.sections)
     return "\n\n".join([*parts, *sections(table, page.parent / "reproduction.md")])
 
 

@@ -57,6 +57,7 @@ _TEXTS = [
     *("model", "sampler", "label", "in_paper", "accountant", "privacy", "dpmcmc", "jax", "commit"),
     *("case", "group", "method", "reasons", "errors"),  # of the studies of cases
     *("returned", "notes"),
+    *("kind", "widenings"),
 ]
 _WHOLE = [
     *("repeat", "iterations", "iterations_per_chain", "thin", "kept_draws", "num_records", "study_seed", "seed"),

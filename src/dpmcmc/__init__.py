@@ -25,6 +25,7 @@ __all__ = [
     "Model",
     "Parameter",
     "Plan",
+    "PlanCurve",
     "Posterior",
     "Schema",
     "SurrogateHMC",
@@ -35,6 +36,7 @@ __all__ = [
     "from_numpyro",
     "models",
     "plan",
+    "plan_curve",
     "privacy",
     "queries",
     "regression",
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from dpmcmc import curator, data, errors, models, privacy, queries
     from dpmcmc.curator import Curator
     from dpmcmc.data import Table
-    from dpmcmc.inference import LaplacePlan, Plan, plan, resume, sample
+    from dpmcmc.inference import LaplacePlan, Plan, PlanCurve, plan, plan_curve, resume, sample
     from dpmcmc.models import Model, Parameter, from_numpyro, regression
     from dpmcmc.privacy import Budget, Ledger
     from dpmcmc.results import Posterior
@@ -58,7 +60,9 @@ else:
         "Curator": "curator",
         "LaplacePlan": "inference",
         "Plan": "inference",
+        "PlanCurve": "inference",
         "plan": "inference",
+        "plan_curve": "inference",
         "resume": "inference",
         "sample": "inference",
         "Model": "models",

@@ -1,5 +1,7 @@
 """`dpmcmc plan`: its numbers against the paper's and the library's, and what it refuses."""
 
+import sys
+
 import pytest
 
 import dpmcmc
@@ -108,7 +110,7 @@ class TestLaplace:
 
     def test_table(self):
         output = run(*self.COMMON, "--num-records", 100_000, "--dimension", 10).stdout
-        for text in ("DPLaplace can work", "1.01 to 1.16", "1 % to 14 %", "0.15 to 0.59", "Nothing was spent"):
+        for text in ("DPLaplace can work", "1.01 to 1.34", "1 % to 25 %", "0.15 to 0.89", "Nothing was spent"):
             assert text in output, text
         assert "Note" not in output
 
@@ -143,7 +145,7 @@ class TestAuto:
 
     def test_table(self):
         output = run(*self.COMMON, "--num-records", 100_000, "--dimension", 10).stdout
-        for text in ("auto can work", "if the posterior is about Gaussian", "1.01 to 1.16", "Nothing was spent"):
+        for text in ("auto can work", "if the posterior is about Gaussian", "1.01 to 1.34", "Nothing was spent"):
             assert text in output, text
         assert "auto cannot work" in run(*self.COMMON, "--num-records", 1_000, "--dimension", 10).stdout
 
@@ -157,3 +159,76 @@ class TestAuto:
     )
     def test_wrong_combinations(self, arguments, remedy):
         assert remedy in refusal(*self.COMMON, "--num-records", 1_000, *arguments)
+
+
+class TestCurve:
+    COMMON = ("plan", "--sampler", "auto", "--epsilon", 1, "--num-records", 48_842, "--dimension", 5)
+
+    @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("A.SVG", b"<?xml")])
+    def test_picture_and_numbers(self, tmp_path, name, start):
+        target = tmp_path / name
+        given = answer(*self.COMMON, "--curve", target, "--delta", 1e-6)
+        curve = dpmcmc.plan_curve(num_records=48_842, epsilon=1.0, dimension=5, delta=1e-6)
+        assert given["curve"] == curve.to_dict()
+        assert given["files"] == [str(target)]
+        assert given["plan"] == answer(*self.COMMON, "--delta", 1e-6)["plan"]
+        assert target.read_bytes().startswith(start)
+        assert list(tmp_path.iterdir()) == [target]
+
+    def test_table(self, tmp_path):
+        curve = dpmcmc.plan_curve(dpmcmc.DPLaplace(), num_records=48_842, epsilon=1.0, dimension=14, width=1.2)
+        options = ["--sampler", "dp-laplace", *self.COMMON[3:-1], 14, "--width", 1.2, "--curve", tmp_path / "plan.svg"]
+        output = " ".join(run("plan", *options).stdout.split())
+        low, high = curve.interval_widening[8, 8]
+        for text in (
+            "DPLaplace can work",
+            f"{low:.2f}–{high:.2f}",
+            " no ",  # a quarter of n and of ε
+            "At most 1.2 times as wide as without noise",
+            "from ε = {:g} (benign data) or {:g} (skewed data) on".format(*curve.epsilon_needed),
+            "from {:,} (benign) or {:,} (skewed) records on".format(*curve.records_needed),
+            "Nothing was spent",
+            "Written:",
+        ):
+            assert text in output, text
+
+    def test_without_a_picture(self, tmp_path, monkeypatch):
+        """--width alone answers the question, also where Matplotlib is not installed."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        given = answer(*self.COMMON, "--delta", 1e-6, "--width", 2)
+        assert (given["curve"]["width"], given["files"]) == (2.0, [])
+        assert not list(tmp_path.iterdir())
+        assert "curve" not in answer(*self.COMMON)
+
+    @pytest.mark.parametrize(
+        ("options", "remedy"),
+        [
+            (["--curve", "plan.jpg"], "--curve is 'plan.jpg', which is no picture; end it with .png, .pdf or .svg"),
+            (["--curve", "plan"], "end it with .png, .pdf or .svg"),
+            (["--curve", "there.png"], "--curve is 'there.png', which is there already; give another name"),
+            (["--curve", "nowhere/plan.png"], "there is no folder 'nowhere'; make it first"),
+            (["--curve", "there.png/plan.png"], "there is no folder 'there.png'"),
+            (["--curve", "plan.png", "--width", 1], "width = 1 is out of reach"),
+            (["--curve", "plan.png", "--width", "nan"], "width = nan"),
+            (["--curve", "plan.png", "--delta", 2], "delta"),
+        ],
+        ids=str,
+    )
+    def test_refusals(self, options, remedy, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "there.png").write_bytes(b"mine")
+        assert remedy in refusal(*self.COMMON, *options)
+        assert [path.name for path in tmp_path.iterdir()] == ["there.png"]
+        assert (tmp_path / "there.png").read_bytes() == b"mine"
+
+    def test_without_matplotlib(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        assert "pip install 'dpmcmc[cli]'" in refusal(*self.COMMON, "--curve", tmp_path / "plan.png")
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("option", [["--curve", "plan.png"], ["--width", 1.5]], ids=str)
+    def test_other_samplers_have_none(self, option, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        line = refusal(*TestPlan.COMMON, "--preset", "paper-banana", *option)
+        assert f"{option[0]} is for auto and dp-laplace, not for dp-hmc; leave it out" in line

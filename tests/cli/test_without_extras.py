@@ -55,6 +55,10 @@ print("done")
     [
         ("from dpmcmc.results import summary_table\nsummary_table(None)", "summary_table needs Rich"),
         ("import dpmcmc.demo.banana", "the demo draws with Matplotlib"),
+        (
+            "import dpmcmc\ndpmcmc.plan_curve(num_records=1000, epsilon=1.0, dimension=2, delta=1e-6).plot()",
+            "a curve is drawn with Matplotlib",
+        ),
     ],
 )
 def test_what_needs_them_names_the_extra(program, what):

@@ -6,9 +6,10 @@ import re
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
 
 from dpmcmc.errors import BudgetExceededError, QueryError
-from dpmcmc.inference.laplace_plan import plan_laplace
+from dpmcmc.inference.laplace_plan import clip_factors, plan_laplace
 from dpmcmc.privacy import Budget, smallest_noise_multiplier
 
 RUN = {"num_records": 100_000, "epsilon": 1.0, "delta": 1e-6, "dimension": 10}
@@ -38,10 +39,24 @@ def test_the_noise_is_that_of_one_clipped_score_sum(case):
     n, d = made.num_records, made.dimension
     multiplier = smallest_noise_multiplier(1, 0.75 * made.mu_total)
     norm = math.sqrt(d / n)  # so that n scores of this norm have second moments that add up to one in each direction
-    for factor, noise, widening in zip((1.5, 6.0), made.noise_sd, made.interval_widening, strict=True):
+    factors = clip_factors(n, d, made.mu_total)
+    assert factors[0] == 1.5
+    for factor, noise, widening in zip(factors, made.noise_sd, made.interval_widening, strict=True):
         sensitivity = 2.0 * factor * norm
         assert noise == pytest.approx(multiplier * sensitivity, rel=1e-9)
         assert widening == pytest.approx(math.sqrt(1.0 + noise**2), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "mu"), [(20_000, 4, 0.35), (100_000, 10, 0.027), (3_000, 2, 0.03), (10**7, 30, 5.0)]
+)
+def test_skewed_scores_are_clipped_where_so_many_lie_above(n, d, mu):
+    """|Gaussian| × exponential, its tail by quadrature: as many of n records as the rule says are above the bound."""
+    bound = math.sqrt(2.0) * clip_factors(n, d, mu)[1]  # in root mean squares, of which √2 is one
+    tail = quad(lambda z: math.sqrt(2.0 / math.pi) * math.exp(-0.5 * z * z - bound / z), 1e-9, 40.0, limit=200)[0]
+    above = 2.0 * math.sqrt(d / (2.0 * 0.75 * mu))
+    assert n * tail == pytest.approx(above, rel=0.1)
+    assert n * tail != pytest.approx(2.0 * above, rel=0.1)  # the twin
 
 
 def test_scores_have_the_norm_that_is_assumed():
@@ -59,6 +74,9 @@ def test_more_of_anything_good_helps():
     assert plan(num_records=400_000).noise_sd[0] == pytest.approx(base / 2.0)
     assert plan(dimension=40).noise_sd[0] == pytest.approx(base * 2.0)
     assert plan(epsilon=2.0).noise_sd[0] < base < plan(delta=1e-9).noise_sd[0]
+    skewed = plan().noise_sd[1]
+    assert plan(num_records=200_000).noise_sd[1] < skewed < plan(num_records=50_000).noise_sd[1]
+    assert plan(epsilon=2.0).noise_sd[1] < skewed < plan(dimension=11).noise_sd[1]
 
 
 INFEASIBLE = [

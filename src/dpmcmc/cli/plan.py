@@ -1,8 +1,12 @@
 """`dpmcmc plan`: what a budget buys, without any data."""
 
+import importlib.util
+import io
+import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich import box
@@ -23,7 +27,7 @@ from dpmcmc.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from dpmcmc import LaplacePlan, Plan
+    from dpmcmc import LaplacePlan, Plan, PlanCurve
 
 EXAMPLES = (
     "**Examples**\n\n"
@@ -32,10 +36,14 @@ EXAMPLES = (
     "--epsilon 4`\n\n"
     "Your own settings:  `dpmcmc plan --sampler dp-hmc --num-leapfrog 10 --ratio-noise-multiplier 32 "
     "--gradient-noise-multiplier 170 --num-records 50000 --epsilon 2 --delta 1e-6`\n\n"
-    "How wide intervals become:  `dpmcmc plan --sampler auto --dimension 12 --num-records 50000 --epsilon 1`"
+    "How wide intervals become:  `dpmcmc plan --sampler auto --dimension 12 --num-records 50000 --epsilon 1`\n\n"
+    "The same over a range of ε and n, drawn:  `dpmcmc plan --sampler auto --dimension 12 --num-records 50000 "
+    "--epsilon 1 --curve plan.png`"
 )
 _METROPOLIS, _HMC, _PENALTY = "dp-hmc and dp-penalty", "dp-hmc", "dp-penalty"
 _MINIBATCH = "dp-sgld and dp-sgnht"
+_CURVE = "auto and dp-laplace: a range of ε and n"
+_PICTURES = (".png", ".pdf", ".svg")
 
 
 class Preset(StrEnum):
@@ -134,6 +142,31 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
+class CurveOptions:
+    """The options of a plan over a range of ε and of n."""
+
+    curve: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw how wide intervals become, from a sixteenth to sixteen times of this ε and of this n, into a "
+            "new .png, .pdf or .svg file.",
+            show_default=False,
+            rich_help_panel=_CURVE,
+        ),
+    ] = None
+    width: Annotated[
+        float | None,
+        typer.Option(
+            help="Say which ε and which n it takes for intervals at most so many times as wide as without noise. "
+            "Default with --curve: 1.5.",
+            show_default=False,
+            rich_help_panel=_CURVE,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class SamplerOptions:
     """The settings of all samplers; which of them a sampler has, `_SAMPLERS` knows."""
 
@@ -207,7 +240,7 @@ class SamplerOptions:
 
 
 @with_option_groups
-def plan(run: RunOptions, settings: SamplerOptions, as_json: JsonOption = False) -> None:
+def plan(run: RunOptions, curve: CurveOptions, settings: SamplerOptions, as_json: JsonOption = False) -> None:
     """Show what a budget buys, without any data: iterations; for auto and dp-laplace, the width of intervals.
 
     Nothing is spent and nothing is read. Noise multipliers τ are noise sd / sensitivity; useful ones grow with √n, so
@@ -218,8 +251,10 @@ def plan(run: RunOptions, settings: SamplerOptions, as_json: JsonOption = False)
     name, options = _sampler_options(run, settings)
     delta = 0.1 / run.num_records if run.delta is None else run.delta
     if name in _WITHOUT_SETTINGS:
-        _plan_laplace(name, run, delta, as_json)
+        _plan_laplace(name, run, curve, delta, as_json)
         return
+    if given_fields(curve):
+        raise UsageError(f"{listed(given_fields(curve))} is for auto and dp-laplace, not for {name}; leave it out")
     class_name, _, free = _SAMPLERS[name]
     stand_ins = {option: value for option, value in free.items() if value is not None}
     dimension = run.dimension
@@ -266,37 +301,117 @@ def _sampler_options(run: RunOptions, settings: SamplerOptions) -> tuple[Sampler
     return name, options
 
 
-def _plan_laplace(name: SamplerName, run: RunOptions, delta: float, as_json: bool) -> None:
-    import dpmcmc
-
+def _plan_laplace(name: SamplerName, run: RunOptions, options: CurveOptions, delta: float, as_json: bool) -> None:
     if run.dimension is None:
         raise UsageError(f"{name} needs --dimension, the number of unconstrained parameters; give it")
+    if options.curve is not None:
+        _check_picture(options.curve)
+    import dpmcmc
+
+    sampler: Literal["auto"] | dpmcmc.DPLaplace = "auto" if name == SamplerName.auto else dpmcmc.DPLaplace()
     bought = dpmcmc.plan(
-        "auto" if name == SamplerName.auto else dpmcmc.DPLaplace(),
-        num_records=run.num_records,
-        epsilon=run.epsilon,
-        delta=delta,
-        dimension=run.dimension,
+        sampler, num_records=run.num_records, epsilon=run.epsilon, delta=delta, dimension=run.dimension
     )
-    if as_json:
-        print_json(
-            {
-                "sampler": name.value,
-                "settings": {},
-                "num_records": bought.num_records,
-                "epsilon": bought.epsilon,
-                "delta": bought.delta,
-                "plan": bought.to_dict(),
-            }
+    curve = None
+    if given_fields(options):
+        width = {} if options.width is None else {"width": options.width}
+        curve = dpmcmc.plan_curve(
+            sampler,
+            num_records=run.num_records,
+            epsilon=run.epsilon,
+            delta=run.delta,
+            dimension=run.dimension,
+            **width,
         )
-    else:
-        _show_laplace(_SAMPLERS[name].class_name, bought)
+    if curve is not None and options.curve is not None:
+        _write_picture(curve, options.curve)
+    if as_json:
+        answer: dict[str, Any] = {
+            "sampler": name.value,
+            "settings": {},
+            "num_records": bought.num_records,
+            "epsilon": bought.epsilon,
+            "delta": bought.delta,
+            "plan": bought.to_dict(),
+        }
+        if curve is not None:
+            answer["curve"] = curve.to_dict()
+            answer["files"] = [] if options.curve is None else [str(options.curve)]
+        print_json(answer)
+        return
+    console = Console()
+    _show_laplace(console, _SAMPLERS[name].class_name, bought)
+    if curve is not None:
+        _show_curve(console, curve)
+    _show_end(console, bought.notes)
+    if options.curve is not None:
+        console.print(Text(f"Written: {options.curve}"), soft_wrap=True)
 
 
-def _show_laplace(class_name: str, bought: "LaplacePlan") -> None:
+def _check_picture(target: Path) -> None:
+    """Refuse a picture that could not be drawn or written, before anything is worked out."""
+    if target.suffix.lower() not in _PICTURES:
+        raise UsageError(f"--curve is {str(target)!r}, which is no picture; end it with .png, .pdf or .svg")
+    if not target.parent.is_dir():
+        raise UsageError(f"--curve is {str(target)!r}, but there is no folder {str(target.parent)!r}; make it first")
+    if target.exists() or target.is_symlink():
+        raise UsageError(f"--curve is {str(target)!r}, which is there already; give another name")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--curve draws with Matplotlib; install it with pip install 'dpmcmc[cli]'")
+
+
+def _write_picture(curve: "PlanCurve", target: Path) -> None:
+    import matplotlib
+
+    from dpmcmc.output import PICTURE_STYLE, replace_file
+
+    kind = target.suffix.lower().removeprefix(".")
+    options: dict[str, dict[str, Any]] = {
+        "png": {"dpi": 200, "metadata": {"Software": None}},
+        "pdf": {"metadata": {"CreationDate": None}},
+        "svg": {"metadata": {"Date": None}},
+    }
+    style: Any = PICTURE_STYLE | {"svg.hashsalt": "plan"}  # the same picture in every run
+    with matplotlib.rc_context(style):
+        buffer = io.BytesIO()
+        curve.plot().savefig(buffer, format=kind, facecolor="white", **options[kind])
+    try:
+        replace_file(target, buffer.getvalue())
+    except OSError as error:
+        raise UsageError(f"cannot write {str(target)!r} ({error.strerror}); give another --curve") from None
+
+
+def _show_curve(console: Console, curve: "PlanCurve") -> None:
+    """Show some of the grid, and which ε and n it takes for the width that was asked."""
+    middle = len(curve.epsilons) // 2
+    places = [middle + step for step in (-4, -2, 0, 2, 4)]
+    about = " (if the posterior is about Gaussian)" if curve.sampler == "auto" else ""
+    console.print(
+        f"90 % intervals, times as wide as without noise{about}, for benign to skewed data; no: cannot work:",
+        highlight=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for n in curve.record_numbers[places]:
+        table.add_column(f"n = {n:,}", justify="right")
+    for line in places:
+        ends = curve.interval_widening[line, places]
+        cells = [f"{low:.2f}–{high:.2f}" if math.isfinite(high) else "no" for low, high in ends]
+        table.add_row(f"ε = {curve.epsilons[line]:.3g}", *cells)
+    console.print(table)
+    (epsilon, skewed_epsilon), (records, skewed_records) = curve.epsilon_needed, curve.records_needed
+    console.print(
+        f"At most {curve.width:g} times as wide as without noise:\n"
+        f"  with {curve.num_records:,} records from ε = {epsilon:g} (benign data) or {skewed_epsilon:g} (skewed data) "
+        f"on;\n"
+        f"  with ε = {curve.epsilon:g} from {records:,} (benign) or {skewed_records:,} (skewed) records on.",
+        highlight=False,
+    )
+
+
+def _show_laplace(console: Console, class_name: str, bought: "LaplacePlan") -> None:
     from dpmcmc.results.quality import as_percent
 
-    console = Console()
     console.print(
         f"With ε = {bought.epsilon:g} and δ = {bought.delta:g}, {bought.num_records:,} records and "
         f"{bought.dimension:,} unconstrained parameters:",
@@ -319,7 +434,6 @@ def _show_laplace(class_name: str, bought: "LaplacePlan") -> None:
     table.add_row("relative noise of the curvature (at most 0.01)", f"{bought.relative_noise:.2g}")
     table.add_row("cost μ of the whole run", number(bought.mu_total))
     console.print(table)
-    _show_end(console, bought.notes)
 
 
 def _as_json(name: SamplerName, options: dict[str, Any], bought: "Plan") -> dict[str, Any]:

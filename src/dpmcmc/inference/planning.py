@@ -182,7 +182,7 @@ def plan(
 
     >>> plan = dpmcmc.plan("auto", num_records=n, epsilon=1.0, delta=1e-6, dimension=10)
     >>> [round(times, 2) for times in plan.interval_widening]
-    [1.01, 1.16]
+    [1.01, 1.34]
     """
     check_sampler(sampler)
     if isinstance(sampler, str | DPLaplace):
