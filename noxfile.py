@@ -1,7 +1,7 @@
 """Release and Pythons: `make dist`, `make test-wheel`, `make pythons`. Each session has a fresh environment of its own.
 
-No session takes dpmcmc from the sources: a wheel is built from the source distribution, installed, and run in a temporary
-folder outside the repository.
+No session takes dpmcmc from the sources: a wheel is built from the source distribution, installed, and run in a
+temporary folder outside the repository.
 """
 
 import shutil
@@ -36,8 +36,8 @@ print("dpmcmc", dpmcmc.__version__, "from site-packages")
 A_RUN = """
 import sys, numpy, dpmcmc
 posterior = dpmcmc.sample(
-    dpmcmc.models.LogisticRegression(1), {"X": numpy.zeros((2000, 1)), "y": numpy.ones(2000)}, epsilon=1.0, delta=1e-6,
-    progress=False,
+    dpmcmc.models.LogisticRegression(1), {"X": numpy.linspace(-1, 1, 5000)[:, None], "y": numpy.arange(5000) % 2},
+    epsilon=1.0, delta=1e-6, progress=False,
 )
 assert posterior.privacy.private and posterior.privacy.versions["dpmcmc"] == dpmcmc.__version__
 assert dpmcmc.data.adult().num_records == 48_842
@@ -76,7 +76,7 @@ def dist(session: nox.Session) -> None:
 
 @nox.session
 def core(session: nox.Session) -> None:
-    """Install the wheel in dist/ without extras, and use it: then with the extra cli."""
+    """Install the wheel in dist/ without extras, and use it; then with the extra cli."""
     (wheel,) = (ROOT / "dist").glob("*.whl")
     session.install(str(wheel))
     with tempfile.TemporaryDirectory() as folder, session.chdir(folder):

@@ -1,8 +1,8 @@
 """What importing the package costs, beside importing JAX: ``python -m benchmarks.imports``, printed as JSON.
 
-Every import has a fresh process, and the programs take turns. What counts is the processor time of the process (user and
-system), since a busy machine stretches the time on the clock. One round before the first fills the caches of the disk and
-compiles to byte code; it is not counted.
+Every import has a fresh process, and the programs take turns. What counts is the processor time of the process (user
+and system), since a busy machine stretches the time on the clock. One round before the first fills the caches of the
+disk and compiles to byte code; it is not counted.
 """
 
 import json
@@ -45,7 +45,7 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
     for figure in figures.values():
         figure["beyond_jax"] = figure["processor"] - jax
         figure["over_jax"] = figure["processor"] / jax
-    return figures
+    return {name: {key: round(value, 3) for key, value in figure.items()} for name, figure in figures.items()}
 
 
 def _seconds(program: str) -> tuple[float, float]:

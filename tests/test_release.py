@@ -79,7 +79,7 @@ def test_how_to_cite_it():
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert (citation["cff-version"], citation["type"], citation["title"]) == ("1.2.0", "software", "dpmcmc")
     assert not {"version", "date-released", "commit"} & set(citation)
-    assert citation["authors"] == [author for author in PROJECT["project"]["authors"]]
+    assert citation["authors"] == PROJECT["project"]["authors"]
     (paper,) = citation["references"]
     assert paper["title"] == "Differentially Private Hamiltonian Monte Carlo"
     assert [author["family-names"] for author in paper["authors"]] == ["Räisä", "Koskela", "Honkela"]

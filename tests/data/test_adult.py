@@ -1,17 +1,8 @@
-"""The Adult data: complete, as published, and in the wheel together with their licence."""
-
-import shutil
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
+"""The Adult data: complete, and as published."""
 
 import pyarrow
-import pytest
 
 import dpmcmc
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_table():

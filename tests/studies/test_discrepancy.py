@@ -96,4 +96,6 @@ def test_that_of_the_demo_is_the_same():
     generator = np.random.default_rng(0)
     first, second = generator.normal(size=(200, 2)), 0.5 + generator.normal(size=(300, 2))
     width = np.median(np.linalg.norm(first[:, None] - second, axis=2))
-    assert banana.discrepancy(first, second) == pytest.approx(discrepancy.maximum_mean_discrepancy(first, second, width), rel=1e-9)
+    assert banana.discrepancy(first, second) == pytest.approx(
+        discrepancy.maximum_mean_discrepancy(first, second, width), rel=1e-9
+    )

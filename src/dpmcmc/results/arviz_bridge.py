@@ -54,8 +54,8 @@ def build(
 def summarise(data: Any, **options: Any) -> Any:
     """Return ``arviz.summary``: with the interval, the digits and the names of 0.x, unless ``options`` say otherwise.
 
-    1.x would give intervals of 89 % with equal tails, and a table that goes on showing the numbers it was made with when
-    others are put in. With an option of 1.x's own (``ci_kind`` or ``ci_prob``) the interval has the names of 1.x.
+    1.x would give intervals of 89 % with equal tails, and a table that goes on showing the numbers it was made with
+    when others are put in. With an option of 1.x's own (``ci_kind`` or ``ci_prob``) the interval has the names of 1.x.
     """
     arviz = import_arviz()
     if not is_1(arviz):

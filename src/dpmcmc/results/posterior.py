@@ -447,7 +447,9 @@ class Posterior:
         shares = {name: np.broadcast_to(own, (*few, *own.shape)) for name, own in self.quality.noise_share.items()}
         bare = {"draws": shares, "warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}}
         rows = {name: value for name, value in options.items() if name in _ROW_OPTIONS}
-        table = arviz_bridge.summarise(_rebuild(self._fields() | bare).to_arviz(), kind="stats", round_to="none", **rows)
+        table = arviz_bridge.summarise(
+            _rebuild(self._fields() | bare).to_arviz(), kind="stats", round_to="none", **rows
+        )
         column, digits = table["mean"].to_numpy(np.float64), options.get("round_to")
         return column if digits == "none" else column.round(digits if isinstance(digits, int) else 3)
 

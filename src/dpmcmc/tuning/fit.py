@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import chdtrc
 
@@ -236,7 +236,7 @@ class Fit:
         return chance_of_more(vector @ np.linalg.solve(covariance, vector), residuals.size)
 
 
-def chance_of_more(total: float, freedom: int) -> float:
+def chance_of_more(total: ArrayLike, freedom: int) -> float:
     """Return the chance that χ² with ``freedom`` degrees of freedom is above ``total``.
 
     As ``scipy.stats.chi2.sf``, without ``scipy.stats``, which takes about as long to load as JAX.
@@ -246,7 +246,7 @@ def chance_of_more(total: float, freedom: int) -> float:
     >>> round(chance_of_more(5.991, 2), 4)
     0.05
     """
-    return float(chdtrc(freedom, max(total, 0.0)))
+    return float(chdtrc(freedom, np.maximum(total, 0.0)))
 
 
 def fit_map(
