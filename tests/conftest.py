@@ -9,12 +9,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "dpmcmc-tests-jax-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
-# What is left out where there are tests but no repository around them (`make test-wheel`), and the folder or file of
-# the repository that each is about. All else must run with an installed package alone.
+# Left out where there are tests but no repository around them (`make test-wheel`); beside each a folder or file of the
+# repository that it is about. All else must run with an installed package alone.
 REPOSITORY = Path(__file__).parents[1]
 ABOUT_THE_REPOSITORY = {
     "studies": "studies",
     "benchmarks": "benchmarks",
+    "docs": "docs",
     "trust": "trust",
     "test_examples.py": "examples",
     "test_readme.py": "README.md",

@@ -88,18 +88,27 @@ def test_how_to_cite_it():
 
 @pytest.mark.parametrize(("tests", "needed"), ABOUT_THE_REPOSITORY.items(), ids=ABOUT_THE_REPOSITORY)
 def test_what_a_wheel_is_not_tested_with_does_need_the_repository(tests, needed):
-    """Each imports the folder that is named for it, or names it in a path; or is the helper of one that does."""
+    """Each imports a folder of the repository, or has a path outside its tests, itself or by a helper beside it."""
     place = ROOT / "tests" / tests
     assert (ROOT / needed).exists()
     for file in [place] if place.is_file() else place.rglob("test_*.py"):
-        source = file.read_text(encoding="utf-8")
-        roots = set()
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Import):
-                roots |= {alias.name.split(".")[0] for alias in node.names}
-            if isinstance(node, ast.ImportFrom):
-                roots.add((node.module or "").split(".")[0])
-        assert needed in roots or f'/ "{needed}"' in source, f"{file.name} does not need {needed}: take it off the list"
+        assert needs_the_repository(file), f"{file} needs only the package: take it off the list, or move it elsewhere"
+
+
+def needs_the_repository(file):
+    source = file.read_text(encoding="utf-8")
+    imported = {node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) and node.module}
+    helpers = [file.parent / f"{name.split('.')[-1]}.py" for name in imported if name.startswith("tests.")]
+    return (
+        bool({name.split(".")[0] for name in imported} & {"studies", "benchmarks", "trust"})
+        or re.search(rf"parents\[{len(file.relative_to(ROOT).parts) - 1}\]", source) is not None
+        or any(needs_the_repository(helper) for helper in helpers if helper.exists())
+    )
+
+
+def test_twin_a_test_of_the_package_alone_would_be_noticed():
+    assert not needs_the_repository(ROOT / "tests" / "test_schema.py")
+    assert not needs_the_repository(ROOT / "tests" / "results" / "test_quality.py")
 
 
 def test_extras_and_classifiers():
