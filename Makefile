@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo docs picture bench reproduce reproduce-full laplace auto coverage curve lint vulnerabilities system test test-all \
-	audit mutants faults fuzz soak clean
+.PHONY: install demo docs picture bench reproduce reproduce-full laplace auto coverage curve lint vulnerabilities system \
+	test test-all audit mutants faults fuzz soak dist test-wheel pythons imports clean
 
 install: $(STAMP)
 
@@ -117,5 +117,28 @@ test: install system
 test-all: install $(VENV)/.docs system
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# ---- release (CONTRIBUTING.md). nox has an environment of its own: it needs a newer attrs than dp-accounting allows.
+NOX = $(VENV)/nox/bin/nox --noxfile noxfile.py
+
+$(VENV)/nox/bin/nox:
+	$(PYTHON) -m venv $(VENV)/nox
+	$(VENV)/nox/bin/python -m pip install --quiet "nox>=2024.10"
+
+# dist/: wheel and source distribution, checked; then the wheel is installed and used, without and with the command line.
+dist: $(VENV)/nox/bin/nox
+	$(NOX) --sessions clean dist core
+
+# The fast tests on the installed wheel, without the source tree. For some of them: make test-wheel ARGS="tests/cli"
+test-wheel: $(VENV)/nox/bin/nox system
+	$(NOX) --sessions "tests-$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')" -- $(ARGS)
+
+# The same on each Python from 3.11 that is found; the others are named and skipped.
+pythons: $(VENV)/nox/bin/nox system
+	$(NOX) --sessions tests -- $(ARGS)
+
+# What importing the package costs beyond JAX itself.
+imports: install
+	$(BIN)/python -m benchmarks.imports
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis dpmcmc-demo benchmark
+	rm -rf $(VENV) .nox build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis dpmcmc-demo benchmark

@@ -1,11 +1,15 @@
 """The examples that can be run as they are come near the exact posterior."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import dpmcmc
 from tests.exact import LIMIT, distance, moments
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -49,6 +53,23 @@ def test_parts_of_the_rows_make_up_the_whole():
     whole, parts = example.read_part(0, 1), [example.read_part(process, 3) for process in range(3)]
     for name, values in whole.items():
         assert np.array_equal(values, np.concatenate([part[name] for part in parts]))
+
+
+def test_two_processes_draw_what_one_draws(tmp_path):
+    """The documented script, as it is: two processes, each with its part of the rows, against one with all."""
+    for processes in (0, 2):
+        command = [sys.executable, str(EXAMPLES / "cluster.py"), "--seed", "3", "--out", f"{processes}.nc"]
+        command += ["--steps", "30"]
+        command += ["--local", str(processes)] if processes else []
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        result = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env=environment
+        )
+        assert result.returncode == 0, result.stderr[-2000:]
+    one, two = (dpmcmc.Posterior.load(tmp_path / name) for name in ("0.nc", "2.nc"))
+    assert one.draws["coefficients"].std() > 0.0
+    for name, values in one.draws.items():
+        assert np.array_equal(values, two.draws[name])
 
 
 def test_exact_moments_are_right():

@@ -7,8 +7,6 @@ leaves it is noised exactly and charged first.
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 __all__ = [
     "DPHMC",
     "DPSGLD",
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
     from dpmcmc.results import Posterior
     from dpmcmc.samplers import DPHMC, DPSGLD, DPSGNHT, HMC, RWMH, DPLaplace, DPPenalty, SurrogateHMC
     from dpmcmc.schema import Field, Schema
+
+    __version__: str
 else:
     # JAX, NumPyro and dp-accounting take seconds to load, so a name is imported when it is first used (PEP 562).
     _HOME_OF = {
@@ -85,7 +85,19 @@ else:
         "Schema": "schema",
     }
 
+    def _version():
+        """Return the version that was installed, "0+unknown" for sources that were not."""
+        from importlib import metadata
+
+        try:
+            return metadata.version(__name__)
+        except metadata.PackageNotFoundError:
+            return "0+unknown"
+
     def __getattr__(name):
+        if name == "__version__":
+            globals()[name] = _version()
+            return globals()[name]
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name not in _HOME_OF:
@@ -95,4 +107,4 @@ else:
         return value
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, "__version__"})

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import __main__ as command_line
-from benchmarks import contestants, machine, measure, profile, report
+from benchmarks import contestants, imports, machine, measure, profile, report
 from benchmarks.problems import MODELS, PROBLEMS, log_density
 from benchmarks.timing import Pace, Timing, interleave, ratio, summarise
 from dpmcmc.curator.arithmetic import exact_arithmetic
@@ -364,3 +364,22 @@ except SystemExit as end:
         )
         assert answer.stdout.splitlines()[-1] == "0 []"
         assert "python -m benchmarks --fast" in answer.stdout
+
+
+def test_imports_are_compared_with_that_of_jax(monkeypatch):
+    """The times are made up: processor and clock of each program, by what it says."""
+    seconds = {"pass": (0.1, 0.1), "import jax": (2.0, 4.0), "import dpmcmc": (0.5, 9.0)}
+    asked = []
+    monkeypatch.setattr(imports, "_seconds", lambda text: asked.append(text) or seconds.get(text, (3.0, 3.0)))
+    figures = imports.measure(3)
+    assert asked == [*imports.PROGRAMS.values()] * 4  # they take turns
+    assert figures["dpmcmc"] == {"processor": 0.5, "clock": 9.0, "beyond_jax": -1.5, "over_jax": 0.25}
+    assert (figures["dpmcmc_used"]["beyond_jax"], figures["dpmcmc_used"]["over_jax"]) == (1.0, 1.5)
+
+
+def test_a_program_takes_the_time_it_takes():
+    """A process that computes takes processor time; one that sleeps takes the clock's alone."""
+    busy, _ = imports._seconds("import time\nwhile time.process_time() < 1.0: pass")
+    idle, clock = imports._seconds("import time; time.sleep(1.0)")
+    assert busy >= 1.0 > idle
+    assert clock >= 1.0

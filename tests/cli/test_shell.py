@@ -143,9 +143,16 @@ HEAVY = (
 COMMANDS = [[], ["sample"], ["account"], ["plan"], ["demo"]]
 
 
-def loaded_by(program):
+# What names that load the real modules do not need: only runs, results, tables or ledgers do.
+LATE = (
+    *("arviz", "xarray", "pandas", "h5py", "pyarrow", "formulaic", "opendp", "dp_accounting", "matplotlib"),
+    *("scipy.stats", "scipy.optimize", "sqlalchemy", "yaml"),
+)
+
+
+def loaded_by(program, names=HEAVY):
     """Which of the heavy packages a program loads; the modules are counted, never the seconds."""
-    ending = f"\nimport sys\nprint([name for name in {HEAVY!r} if name in sys.modules])"
+    ending = f"\nimport sys\nprint([name for name in {names!r} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", program + ending], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()[-1]
@@ -157,6 +164,14 @@ class TestLazyImports:
 
     def test_twin_using_it_does(self):
         assert "jax" in loaded_by("import dpmcmc; dpmcmc.sample")
+
+    def test_names_load_little_beside_jax(self):
+        """The seconds beyond JAX's own are measured by ``python -m benchmarks.imports``."""
+        assert loaded_by("import dpmcmc; dpmcmc.sample, dpmcmc.regression, dpmcmc.Posterior", LATE) == "[]"
+
+    def test_twin_arviz_loads_more(self):
+        program = "from dpmcmc.results import arviz_bridge; arviz_bridge.import_arviz()"
+        assert "scipy.stats" in loaded_by(program, LATE)
 
     def test_help_loads_nothing_heavy(self):
         program = f"""

@@ -1,17 +1,8 @@
-"""The Adult data: complete, as published, and in the wheel together with their licence."""
-
-import shutil
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
+"""The Adult data: complete, and as published."""
 
 import pyarrow
-import pytest
 
 import dpmcmc
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_table():
@@ -38,42 +29,3 @@ def test_the_schema_covers_it():
             assert [field.level_names[int(index)] for index in clean] == [entry or "missing" for entry in entries]
         else:
             assert clean.tolist() == entries
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel, built from a copy: a build writes beside the sources."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if "No matching distribution found for setuptools" in done.stderr:
-        pytest.skip("pip cannot get the build backend without a network")
-    assert done.returncode == 0, done.stderr
-    (found,) = folder.glob("*.whl")
-    return found
-
-
-def test_the_wheel_holds_data_and_licence(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        content = archive.read("dpmcmc/data/adult.parquet")
-        schema = archive.read("dpmcmc/data/adult.schema.yaml").decode()
-        notice = archive.read("dpmcmc/data/adult.NOTICE.txt").decode()
-    assert content == (ROOT / "src" / "dpmcmc" / "data" / "adult.parquet").read_bytes()
-    assert dpmcmc.Schema.from_yaml(schema) == dpmcmc.data.adult().schema
-    assert "CC BY 4.0" in notice
-    assert any("licenses" in name and name.endswith("adult.NOTICE.txt") for name in names)
-
-
-def test_the_installed_wheel_reads_it(wheel, tmp_path):
-    """From the unpacked wheel alone, not from the sources."""
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    program = "import dpmcmc; print(dpmcmc.data.adult().num_records, dpmcmc.__file__)"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
-    assert done.stdout.split() == ["48842", str(tmp_path / "dpmcmc" / "__init__.py")], done.stderr

@@ -16,7 +16,6 @@ from dpmcmc.privacy import PrivacyStatement
 from dpmcmc.privacy.statement import PRIVATE_MODE, SEEDED_MODE
 from dpmcmc.results import Quality
 from dpmcmc.results.report import COLOURS
-from studies.discrepancy import maximum_mean_discrepancy
 from tests.results.pages import Page
 
 MU = 1234 / (2 * 17.25**2) + 40 / (2 * 35.0**2)
@@ -183,13 +182,6 @@ def test_json_report(sample_stub, tmp_path):
         assert set(report[name]["summary"]) == {"theta[0]", "theta[1]"}
         assert report["exact_mmd"] < report[name]["mmd"] < 2.0
     assert report["auto"]["method"] == "auto: a curved surrogate"
-
-
-def test_the_discrepancy_is_that_of_the_studies():
-    generator = np.random.default_rng(0)
-    first, second = generator.normal(size=(200, 2)), 0.5 + generator.normal(size=(300, 2))
-    width = np.median(np.linalg.norm(first[:, None] - second, axis=2))
-    assert demo.discrepancy(first, second) == pytest.approx(maximum_mean_discrepancy(first, second, width), rel=1e-9)
 
 
 def test_page_is_sound_and_self_contained(sample_stub):

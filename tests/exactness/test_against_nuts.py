@@ -39,7 +39,6 @@ from dpmcmc.data.adult import adult, adult_arrow
 from dpmcmc.errors import DPMCMCWarning
 from dpmcmc.models import UnitModel
 from dpmcmc.models.units import row_model
-from studies import exact
 
 BAND = 7.5
 SKEWNESS = 0.03
@@ -293,6 +292,8 @@ def test_the_exact_chain_of_auto_agrees_with_nuts(name):
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_posteriors_are_gaussian_enough(name):
     """The mean's first correction for skewness, in posterior sds of the unconstrained parameters."""
+    from studies import exact
+
     model, _, _, rows = case(name)
     model = row_model(model)
     with exact_arithmetic():

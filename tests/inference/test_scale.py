@@ -99,23 +99,6 @@ def test_twin_another_row_gives_other_draws():
     assert as_text(run(other)) != as_text(run(table()))
 
 
-def test_two_processes_draw_what_one_draws(tmp_path):
-    """The documented script, as it is: two processes, each with its part of the rows, against one with all."""
-    for processes in (0, 2):
-        command = [sys.executable, str(ROOT / "examples" / "cluster.py"), "--seed", "3", "--out", f"{processes}.nc"]
-        command += ["--steps", "30"]
-        command += ["--local", str(processes)] if processes else []
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        result = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300, env=environment
-        )
-        assert result.returncode == 0, result.stderr[-2000:]
-    one, two = (dpmcmc.Posterior.load(tmp_path / name) for name in ("0.nc", "2.nc"))
-    assert one.draws["coefficients"].std() > 0.0
-    for name, values in one.draws.items():
-        assert np.array_equal(values, two.draws[name])
-
-
 @pytest.mark.parametrize("sampler", ["hmc", "penalty"])
 def test_streamed_draws_are_those_in_memory(tmp_path, monkeypatch, sampler):
     from dpmcmc.curator import streaming

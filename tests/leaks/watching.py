@@ -41,6 +41,7 @@ from dpmcmc.data import marks_of
 from dpmcmc.inference import books, progress
 from dpmcmc.privacy import ledger
 from dpmcmc.queries import release
+from dpmcmc.results import arviz_bridge
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 _MASKED = (
@@ -141,8 +142,10 @@ class Randomness:
         patch.setattr(noise, "_exact_mechanism", self.mechanism)
         patch.setattr(ledger, "datetime", _Clock)
         patch.setattr(books, "marks_of", self.marks_of)
-        clock = types.SimpleNamespace(datetime=_Clock, timezone=datetime.timezone)
-        patch.setattr(arviz.data.base, "datetime", clock)
+        clock = types.SimpleNamespace(datetime=_Clock, timezone=datetime.timezone, UTC=datetime.UTC)
+        # Where ArviZ writes down the time: 0.x and 1.x.
+        name = "arviz_base.base" if arviz_bridge.is_1(arviz) else "arviz.data.base"
+        patch.setattr(sys.modules[name], "datetime", clock)
 
 
 # ------------------------------------------------------------------ anything, as text
@@ -402,14 +405,14 @@ def _shown(result):
     """A posterior in every form that it has."""
     if not hasattr(result, "to_arviz"):
         return result
-    arviz = result.to_arviz()
+    tree = arviz_bridge.as_tree(result.to_arviz())
     return {
         "object": result,
         "forms": [repr(result), str(result), result._repr_html_() if hasattr(result, "_repr_html_") else ""],
         "summary": result.summary(round_to="none").to_csv(),
         "statement": [result.privacy.to_text(), result.privacy.to_json(), str(result.privacy)],
         "warnings": list(result.warnings),
-        "arviz": {group: [dict(arviz[group].attrs), dict(arviz[group].variables)] for group in arviz.groups()},
+        "arviz": {node.path: [dict(node.attrs), dict(node.variables)] for node in tree.subtree},
         "pickle": _pickled(result),
     }
 

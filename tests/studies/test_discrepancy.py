@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from dpmcmc.demo import banana
 from studies import discrepancy
 
 
@@ -89,3 +90,12 @@ def test_r_hat_of_too_few_or_constant_draws_has_no_value(caplog, recwarn):
     assert math.isnan(discrepancy.max_split_r_hat(np.zeros((4, 10, 2))))
     assert not caplog.records
     assert not recwarn.list
+
+
+def test_that_of_the_demo_is_the_same():
+    generator = np.random.default_rng(0)
+    first, second = generator.normal(size=(200, 2)), 0.5 + generator.normal(size=(300, 2))
+    width = np.median(np.linalg.norm(first[:, None] - second, axis=2))
+    assert banana.discrepancy(first, second) == pytest.approx(
+        discrepancy.maximum_mean_discrepancy(first, second, width), rel=1e-9
+    )

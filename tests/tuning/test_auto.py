@@ -272,9 +272,7 @@ def test_the_look_around_flags_what_is_curved_or_elsewhere():
 def test_the_look_around_is_calibrated(monkeypatch):
     """Its χ² over 60 runs: two-sided, 5e-6 a side. Twin: a centre whose noise is understated by 2."""
     seen = []
-    monkeypatch.setattr(
-        "dpmcmc.tuning.auto.chi2", SimpleNamespace(sf=lambda *given: seen.append(given) or stats.chi2.sf(*given))
-    )
+    monkeypatch.setattr("dpmcmc.tuning.auto.chance_of_more", lambda *given: seen.append(given) or stats.chi2.sf(*given))
     for off, is_right in ((1.5, True), (3.0, False)):
         del seen[:]
         for seed in range(60):

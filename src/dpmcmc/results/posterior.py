@@ -219,20 +219,21 @@ class Posterior:
         ``fmt="long"`` and ``"xarray"``) has a column ``noise_share``, the share of each sd that is privacy noise, and
         ``attrs["notes"]`` say that R̂ and ESS are those of independent draws.
 
+        Intervals hold 94 % (``hdi_3%`` to ``hdi_97%``), with ArviZ 0.x and 1.x alike.
+
         Parameters
         ----------
         **options
             Passed to :func:`arviz.summary`, for example ``kind="diagnostics"`` or ``round_to=4``.
         """
-        summarise = arviz_bridge.import_arviz().summary
         moved = without_still_entries(self.draws)
         with arviz_bridge.quiet():
-            table = summarise(self.to_arviz(), **options)
+            table = arviz_bridge.summarise(self.to_arviz(), **options)
             if moved is not None:
-                other = summarise(_rebuild(self._fields() | {"draws": moved}).to_arviz(), **options)
+                other = arviz_bridge.summarise(_rebuild(self._fields() | {"draws": moved}).to_arviz(), **options)
                 table = _with_errors_of(other, table, options.get("fmt", "wide"))
             if not self.of_chains and options.get("fmt", "wide") == "wide":
-                table["noise_share"] = self._noise_column(summarise, options)
+                table["noise_share"] = self._noise_column(options)
         table.attrs.update(_privacy_attributes(self.privacy), warnings=self.warnings)
         if self.quality is not None:
             table.attrs["quality"] = self.quality.to_json()
@@ -439,14 +440,16 @@ class Posterior:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {k: dict(v) if isinstance(v, MappingProxyType) else v for k, v in values.items()}
 
-    def _noise_column(self, summarise: Any, options: Mapping[str, Any]) -> np.ndarray:
+    def _noise_column(self, options: Mapping[str, Any]) -> np.ndarray:
         """Return the shares of noise, one for each row that ArviZ makes of the same parameters with these options."""
         assert self.quality is not None
         few = (1, 4)
         shares = {name: np.broadcast_to(own, (*few, *own.shape)) for name, own in self.quality.noise_share.items()}
         bare = {"draws": shares, "warmup_draws": {}, "sample_stats": {}, "warmup_stats": {}}
         rows = {name: value for name, value in options.items() if name in _ROW_OPTIONS}
-        table = summarise(_rebuild(self._fields() | bare).to_arviz(), kind="stats", round_to="none", **rows)
+        table = arviz_bridge.summarise(
+            _rebuild(self._fields() | bare).to_arviz(), kind="stats", round_to="none", **rows
+        )
         column, digits = table["mean"].to_numpy(np.float64), options.get("round_to")
         return column if digits == "none" else column.round(digits if isinstance(digits, int) else 3)
 
@@ -553,14 +556,11 @@ def _privacy_attributes(privacy: PrivacyStatement) -> dict[str, Any]:
 
 
 def _with_errors_of(other: Any, table: Any, fmt: str) -> Any:
-    """Return a summary with MCSE, ESS and R̂ of another one; where they stand depends on ArviZ's ``fmt``."""
+    """Return a summary with MCSE, ESS and R̂ of another one; where they stand depends on ``fmt``."""
     errors = ("mcse_", "ess_", "r_hat")
     if fmt == "xarray":
-        for dimension in table.dims:  # one of them is that of the columns; its name depends on ArviZ's version
-            named = [str(name).startswith(errors) for name in table[dimension].values]
-            if any(named):
-                return table.where(~table[dimension].isin(table[dimension].values[named]), other)
-        return table
+        named = [str(name).startswith(errors) for name in table["metric"].values]
+        return table.where(~table["metric"].isin(table["metric"].values[named]), other)
     if fmt == "long":
         rows = np.array([str(name).startswith(errors) for name in table.index])
         return table.mask(np.broadcast_to(rows[:, None], table.shape), other)

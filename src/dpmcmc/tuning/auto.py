@@ -19,11 +19,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from dpmcmc.queries import Affine
 from dpmcmc.surrogate import Form
-from dpmcmc.tuning.fit import Fit, Frame, Observation, fit_map, polynomials
+from dpmcmc.tuning.fit import Fit, Frame, Observation, chance_of_more, fit_map, polynomials
 from dpmcmc.tuning.laplace import Belief, Laplace, Search, State
 from dpmcmc.tuning.prior import Prior
 from dpmcmc.tuning.questions import Questions, Style
@@ -286,7 +285,7 @@ def _is_straight(
     crossed = np.einsum("ai,bj->abij", points, points)
     covariance += 0.5 * curvature * np.einsum("abij->aibj", np.swapaxes(crossed, 2, 3)).reshape(covariance.shape)
     vector = np.concatenate(residuals)
-    chance = float(chi2.sf(vector @ np.linalg.solve(covariance, vector), len(vector)))
+    chance = chance_of_more(vector @ np.linalg.solve(covariance, vector), len(vector))
     if chance < OUTSIDE:
         return False, (
             f"The posterior is not the Gaussian that was drawn from: scores around its centre differ (chance "

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from dpmcmc.errors import QueryError
 from dpmcmc.queries import Affine
@@ -490,7 +490,7 @@ class Search:
 
     def surprising(self) -> float:
         """Return what a χ² of as many degrees of freedom as there are parameters hardly ever exceeds."""
-        return float(chi2.isf(_BY_CHANCE, self.dimension))
+        return float(chdtri(self.dimension, _BY_CHANCE))
 
     # ------------------------------------------------------------------------------------------------ judgement
 
