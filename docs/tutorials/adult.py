@@ -2,8 +2,8 @@
 # # A real table, from schema to publication
 #
 # You hold a table about people and want to publish a regression. This tutorial does that with a real one, the Adult
-# data: 48,842 people of the United States census of 1994, which come with the package. It goes from the schema to
-# what may be published, and then, because these data are public, looks at what nobody may look at otherwise: the same
+# data: 48,842 people of the United States census of 1994, which come with the package. It goes from the schema to what
+# may be published, and then, because these data are public, looks at what nobody may look at otherwise: the same
 # regression without noise.
 
 # %%
@@ -43,9 +43,9 @@ for name in ("age", "education_num", "hours_per_week", "sex", "income"):
 # ## Formula and budget
 #
 # The formula is public too, so it is chosen before anything is looked at. So is the budget: ε and δ bound what
-# everything that this run releases, together, can tell about one person. (What they mean:
-# [privacy](../privacy.md).) A plan says beforehand what they buy: how many times as wide as without noise the intervals
-# will be, for benign data and for skewed ones. It needs the number of people and of coefficients, and no data.
+# everything that this run releases, together, can tell about one person. (What they mean: [privacy](../privacy.md).) A
+# plan says beforehand what they buy: how many times as wide as without noise the intervals will be, for benign data and
+# for skewed ones. It needs the number of people and of coefficients, and no data.
 
 # %%
 formula = "income ~ age + education_num + hours_per_week + C(sex)"
@@ -82,8 +82,8 @@ summary = posterior.summary()
 print(summary[["mean", "sd", "noise_share"]].to_string())
 
 # %% [markdown]
-# A coefficient is for a coded column: `age` is what 20 years do to the log odds of an income above 50,000 dollars.
-# In the data's units it is what one year does. That is a linear map of the same draws and costs nothing.
+# A coefficient is for a coded column: `age` is what 20 years do to the log odds of an income above 50,000 dollars. In
+# the data's units it is what one year does. That is a linear map of the same draws and costs nothing.
 
 # %%
 in_units = posterior.on_original_scale()
@@ -92,8 +92,8 @@ print(in_units.summary()[["mean", "sd", "noise_share"]].to_string())
 # %% [markdown]
 # ## Predictions for made-up people
 #
-# Predictions are functions of the draws, and free, as long as the rows are public. So make people up. Never predict
-# for a row of the table: a prediction tells of the row that it is for.
+# Predictions are functions of the draws, and free, as long as the rows are public. So make people up. Never predict for
+# a row of the table: a prediction tells of the row that it is for.
 
 # %%
 people = {
@@ -122,9 +122,9 @@ statement = str(posterior.privacy)
 print(statement[: statement.index("PRIVACY LOSS PARAMETER")])
 
 # %% [markdown]
-# The statement goes on with all that was asked of the records, what is assumed and what is not protected:
-# `privacy.txt` has it whole. Publish it with the numbers. `dpmcmc.Posterior.load("adult-run/posterior.nc")` restores
-# the posterior anywhere, and `posterior.save("posterior.nc")` writes one that was run without a folder.
+# The statement goes on with all that was asked of the records, what is assumed and what is not protected: `privacy.txt`
+# has it whole. Publish it with the numbers. `dpmcmc.Posterior.load("adult-run/posterior.nc")` restores the posterior
+# anywhere, and `posterior.save("posterior.nc")` writes one that was run without a folder.
 #
 # What may **not** be published is the rest: `table`, `records`, anything computed from them, and how long the run took.
 # The next run on the same people adds to this one; a [ledger](../budgets.md) keeps count.
@@ -132,9 +132,9 @@ print(statement[: statement.index("PRIVACY LOSS PARAMETER")])
 # ## Beside the regression without noise
 #
 # With a table that is secret, this tutorial would end here. The Adult data are public: anyone may compute the
-# regression without noise, and so it can be shown. **The next cell is not private.** It codes the columns as the
-# schema says and finds the Gaussian at the mode by Newton's method, with the prior that the model has. With so many
-# people for so few coefficients that is next to the exact posterior.
+# regression without noise, and so it can be shown. **The next cell is not private.** It codes the columns as the schema
+# says and finds the Gaussian at the mode by Newton's method, with the prior that the model has. With so many people for
+# so few coefficients that is next to the exact posterior.
 
 # %%
 columns = table.clean(["age", "education_num", "hours_per_week", "sex", "income"])

@@ -23,8 +23,8 @@ warnings.simplefilter("ignore", dpmcmc.errors.DPMCMCWarning)
 #
 # Each record is a pair, normal with mean $(\theta_1,\; \theta_2 + 20\,\theta_1^2)$ and large known variances. What the
 # records say about $\theta_2$ depends on $\theta_1$, so the posterior is bent. In the coordinates $\theta_1$ and
-# $\theta_2 + 20\,\theta_1^2$ it is Gaussian, so that its regions are bent ellipses and can be drawn exactly. That
-# looks at the records without noise, which is **not private**, and fine for synthetic ones.
+# $\theta_2 + 20\,\theta_1^2$ it is Gaussian, so that its regions are bent ellipses and can be drawn exactly. That looks
+# at the records without noise, which is **not private**, and fine for synthetic ones.
 
 # %%
 num_records = 100_000
@@ -104,8 +104,8 @@ for epsilon, run in runs.items():
 # %% [markdown]
 # Look at three things:
 #
-# - **Fit**: a Gaussian or a curved surrogate. `auto` returns a Gaussian where a Gaussian is enough, *as far as
-#   the noise lets it see*: with a small budget the bend itself is not visible.
+# - **Fit**: a Gaussian or a curved surrogate. `auto` returns a Gaussian where a Gaussian is enough, *as far as the
+#   noise lets it see*: with a small budget the bend itself is not visible.
 # - **Privacy noise**: the part of the widest interval that is noise. Near 100 % the draws say what the noise was.
 # - **Reasons**: each is a warning, and says what would help. A flag says that something is wrong, and only roughly how
 #   wrong: if the bend was not seen, neither was how far the draws are from it. Now and then a good run is flagged, or a

@@ -45,9 +45,9 @@ def make_patients(smallest, largest, seed=1):
 # ## What is public
 #
 # The schema lists the clinics. That there are these twelve is taken as public: from a register, not from the table. A
-# clinic that is listed and has no patient is no problem: its effect comes from the others. One that is in the table
-# and not listed is a missing value, and its patients count as nothing. A list made of those that *occur* in
-# the table would say that somebody was there.
+# clinic that is listed and has no patient is no problem: its effect comes from the others. One that is in the table and
+# not listed is a missing value, and its patients count as nothing. A list made of those that *occur* in the table would
+# say that somebody was there.
 #
 # How many patients each clinic has is **not** public. Only their total is.
 
@@ -90,15 +90,15 @@ print(posterior.quality)
 # %% [markdown]
 # What to make of this, line by line:
 #
-# - *Held by the prior only*: `spread` may be there by construction, since it has no part in the likelihood; what is known
-#   of it comes through the effects. So may the effect of a small clinic, of which the others tell more than its own
-#   patients do.
+# - *Held by the prior only*: `spread` may be there by construction, since it has no part in the likelihood; what is
+#   known of it comes through the effects. So may the effect of a small clinic, of which the others tell more than its
+#   own patients do.
 # - *The posterior has another mode far from this one*: you may or may not see this reason, as it depends on the noise.
 #   `auto` sends scouts into the prior to look for other modes, and flags what they cannot rule out. In models with
-#   effects of groups that happens often, and mostly for nothing: ask whether signs or labels of parameters
-#   could be switched. Here none can. A larger ε or more people make it rarer; `groups=` (below) knows that there is one mode.
-# - *The curvature's noise hides directions*, or *noise moves the draws*: these are about the result, and no false alarm.
-#   See the end of this page.
+#   effects of groups that happens often, and mostly for nothing: ask whether signs or labels of parameters could be
+#   switched. Here none can. A larger ε or more people make it rarer; `groups=` (below) knows that there is one mode.
+# - *The curvature's noise hides directions*, or *noise moves the draws*: these are about the result, and no false
+#   alarm. See the end of this page.
 #
 # ## What a clinic's size does
 #
@@ -137,8 +137,8 @@ plt.show()
 
 # %% [markdown]
 # Small clinics have wide intervals, as they would without privacy: the width goes down like one over the root of the
-# size. What privacy adds is in `noise_share`. It is about the same for all, since the noise is as large as
-# one *person's* contribution allows, wherever that person is treated.
+# size. What privacy adds is in `noise_share`. It is about the same for all, since the noise is as large as one
+# *person's* contribution allows, wherever that person is treated.
 
 # %%
 print(posterior.summary()[["mean", "sd", "noise_share"]].to_string())
@@ -147,9 +147,9 @@ print(posterior.summary()[["mean", "sd", "noise_share"]].to_string())
 #
 # ## The same by a formula
 #
-# For this model there is a shorter way, which is also the safer one: `groups=` gives each level an effect, with a common
-# sd. Its family is known to the package: the scores are bounded whatever the records are, and there is one mode only. On real people
-# a second run is a second budget.
+# For this model there is a shorter way, which is also the safer one: `groups=` gives each level an effect, with a
+# common sd. Its family is known to the package: the scores are bounded whatever the records are, and there is one mode
+# only. On real people a second run is a second budget.
 
 # %%
 ready, records = dpmcmc.regression("recovered ~ age", table, groups="clinic")
@@ -180,8 +180,8 @@ except dpmcmc.errors.BudgetExceededError as error:
     print("Refused, with nothing spent:", error)
 
 # %% [markdown]
-# That is refused before anything is spent: noise does not shrink with the table, and here it would be all that there is.
-# The message says what it would take. Closer to the limit a run is not refused, but mostly flagged:
+# That is refused before anything is spent: noise does not shrink with the table, and here it would be all that there
+# is. The message says what it would take. Closer to the limit a run is not refused, but mostly flagged:
 
 # %%
 middling_table, middling_truth, middling_sizes = make_patients(100, 2500)

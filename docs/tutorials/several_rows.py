@@ -2,8 +2,8 @@
 # # Several rows for each person
 #
 # A table of visits has many rows for some people and few for others. If rows are taken for people, one visit is
-# protected, and not the person who made thirty. This tutorial shows what goes wrong then, how to say whom rows
-# belong to, and what it costs to protect all rows of a person together.
+# protected, and not the person who made thirty. This tutorial shows what goes wrong then, how to say whom rows belong
+# to, and what it costs to protect all rows of a person together.
 
 # %%
 import warnings
@@ -19,8 +19,8 @@ warnings.simplefilter("ignore", dpmcmc.errors.DPMCMCWarning)
 # %% [markdown]
 # ## A table of visits
 #
-# The people are made up: most see the doctor a few times, a few very often. At each visit it is written down which
-# dose they took, and whether the pain was gone.
+# The people are made up: most see the doctor a few times, a few very often. At each visit it is written down which dose
+# they took, and whether the pain was gone.
 
 # %%
 generator = np.random.default_rng(1)
@@ -66,7 +66,8 @@ print(whom_it_protects(of_rows))
 
 # %% [markdown]
 # One row of the table, "which stands for one person": that is assumed, and here it is wrong. Who has k rows moves every
-# sum up to k times as far, and the cost μ of that grows like k². With the same δ, this is what such a person is promised:
+# sum up to k times as far, and the cost μ of that grows like k². With the same δ, this is what such a person is
+# promised:
 
 # %%
 for k in (1, 3, 10, 30):
@@ -97,10 +98,10 @@ print(whom_it_protects(of_people))
 #
 # ## What it costs
 #
-# More rows of each person are more data, and also more that one person can do to a sum, which takes more noise.
-# Here is the same regression for several `max_rows`. Each of the runs has a budget of its own, which only made-up
-# people can afford: on real ones the budgets of all of them would add up. `sd` is what the posterior reports, noise
-# included; without noise it would be `sd` × (1 − `noise_share`).
+# More rows of each person are more data, and also more that one person can do to a sum, which takes more noise. Here is
+# the same regression for several `max_rows`. Each of the runs has a budget of its own, which only made-up people can
+# afford: on real ones the budgets of all of them would add up. `sd` is what the posterior reports, noise included;
+# without noise it would be `sd` × (1 − `noise_share`).
 
 # %%
 choices = (1, 2, 4, 8, 16)
