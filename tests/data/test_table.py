@@ -451,6 +451,21 @@ def test_a_numpyro_model_of_a_table(tmp_path, stream):
     np.testing.assert_allclose(gradient(model, table), gradient(model, others), rtol=1e-9)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_numpyro_model_is_made_of_the_table_itself(tmp_path, stream):
+    """Its schema says which columns are codes to look up with; a level that is missing counts as nothing."""
+    table = Table(write(tmp_path / "whole.parquet", columns()), BY_KIND, stream=stream)
+    model = dpmcmc.from_numpyro(by_kind, table)
+    np.testing.assert_allclose(gradient(model, table), gradient(dpmcmc.from_numpyro(by_kind, columns()), columns()))
+    odd = columns()
+    odd["kind"] = odd["kind"].astype(float)
+    odd["kind"][:2] = np.nan, 7
+    others = {name: column[2:] for name, column in columns().items()}
+    changed = gradient(model, Table(write(tmp_path / "odd.parquet", odd), BY_KIND, stream=stream))
+    np.testing.assert_allclose(changed, gradient(model, Table(others, BY_KIND)), rtol=1e-9)
+    assert not np.allclose(changed, gradient(model, table), rtol=1e-3)
+
+
 def test_a_narrow_declared_dtype_does_not_wrap_around(tmp_path):
     """300 is no uint8, and does not become 44: the record counts for nothing."""
     like = {name: jax.ShapeDtypeStruct(column.shape, column.dtype) for name, column in columns().items()}

@@ -96,10 +96,12 @@ def from_numpyro(
     model_fn
         Called as `model_fn(**columns, **fixed)`, or `model_fn(array, **fixed)` if `data_like` is an array.
     data_like
-        The data (a :class:`dpmcmc.Table`, arrays, a frame), or anything with the same columns, shapes and dtypes, such
-        as one of `jax.ShapeDtypeStruct`. Values are never used. Columns of tables count as floating, integers and
-        booleans too, because one may be missing; for a model that needs integers (codes to look up with), give
-        `jax.ShapeDtypeStruct((n,), int)`.
+        The data, or anything with the same columns, shapes and dtypes, such as one of `jax.ShapeDtypeStruct`.
+        Values are never used. Of a :class:`dpmcmc.Table` the model gets all columns, coded by the schema: categories
+        are integers, the places of their levels, to look up with (`effects[clinic]`), and all else is floating.
+        Columns of other tables count as floating, integers and booleans too, because one may be missing; for a model
+        that needs integers, give `jax.ShapeDtypeStruct((n,), int)`. (Either way a record whose integer is missing
+        counts as nothing.)
     fixed
         Public constants to pass by name.
     name
@@ -573,8 +575,12 @@ def _same(left: NDArray[Any], right: NDArray[Any], loose: bool = False) -> NDArr
 def _describe(data_like: Any) -> tuple[dict[str, jax.ShapeDtypeStruct], bool, list[str]]:
     """Shapes and dtypes of the columns, whether there is just one array, and which columns are of tables."""
     if isinstance(data_like, Table):
-        coded = jax.ShapeDtypeStruct((data_like.num_records,), np.dtype(np.float64))
-        return dict.fromkeys(data_like.columns, coded), False, list(data_like.columns)
+        coded = {
+            name: np.dtype(np.int64 if data_like.schema[name].kind == "category" else np.float64)
+            for name in data_like.columns
+        }
+        of_table = {name: jax.ShapeDtypeStruct((data_like.num_records,), dtype) for name, dtype in coded.items()}
+        return of_table, False, [name for name, dtype in coded.items() if dtype.kind == "f"]
     if isinstance(data_like, Mapping):
         is_array = False
         of_tables = [name for name, column in data_like.items() if not _has_plain_dtype(column)]
