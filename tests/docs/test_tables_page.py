@@ -1,6 +1,5 @@
 """docs/tables.md runs as it is printed: its Python, its files and its commands, in order, in an empty folder."""
 
-import re
 import shlex
 from pathlib import Path
 
@@ -8,29 +7,22 @@ from typer.testing import CliRunner
 
 import dpmcmc
 from dpmcmc.cli import app
-
-PAGE = Path(__file__).parents[1] / "docs" / "tables.md"
-
-
-def cells():
-    page = PAGE.read_text(encoding="utf-8")
-    found = re.findall(r"^```\{code-cell\} python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-    return [re.sub(r"\A(:\w+:.*\n)+", "", text) for text in found]
+from tests.docs.pages import cells
 
 
 def test_the_page_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     namespace, written = {}, []
-    for text in cells():
-        first, _, rest = text.partition("\n")
-        if first.startswith("%%writefile "):
-            written.append(first.split()[1])
-            Path(written[-1]).write_text(rest, encoding="utf-8")
-        elif first == "%%bash":
-            for line in rest.replace("\\\n", " ").splitlines():
+    for magic, text in cells("tables.md"):
+        if magic.startswith("%%writefile "):
+            written.append(magic.split()[1])
+            Path(written[-1]).write_text(text, encoding="utf-8")
+        elif magic == "%%bash":
+            for line in text.replace("\\\n", " ").splitlines():
                 result = CliRunner().invoke(app, shlex.split(line)[1:])
                 assert result.exit_code == 0, result.output
         else:
+            assert magic == ""
             exec(text, namespace)
     assert written == ["people.schema.yaml", "mine.py"]
     printed = capsys.readouterr().out
