@@ -68,7 +68,7 @@ LARGEST_ERROR, LARGEST_SD_ERROR = 0.15, 0.05
 COLD_SECONDS = 30.0
 RETURNED_BEGIN, RETURNED_END = "<!-- returned: begin -->", "<!-- returned: end -->"
 """What stands between these in docs/auto.md is shown by docs/samplers.md, too."""
-_KINDS = {"a Gaussian": "a Gaussian", "a curved surrogate": "a surrogate", "a chain": "a chain"}
+_KINDS = {"a Gaussian": "Gaussian", "a curved surrogate": "surrogate", "a chain": "chain"}
 """What `auto` returns, as `posterior.quality.method` begins after "auto: ", and the titles of columns."""
 
 _QUARTILES = (
@@ -254,13 +254,13 @@ def _shapes_markdown(summary: Table) -> str:
 
 def returned_markdown(table: Table) -> str:
     """Return what ``auto`` returned on each case, how often, and whether it was flagged; all budgets together."""
-    head = ["", "n", "d", "ε", "runs", *_KINDS.values(), "refused", "flagged", "bad, not flagged"]
+    head = ["", "n", "d", "ε", "runs", *_KINDS.values(), "refused", "flagged", "missed"]
     own = table["returned"].str.startswith("auto: ") | (table["refused"] == 1.0)  # else it is a sampler of the paper
     lines = []
     for case, rows in table[own].groupby("case", sort=False):
         counts = flag_counts(rows)
         kinds = (int(rows["returned"].str.startswith(f"auto: {kind}").sum()) for kind in _KINDS)
-        levels = ", ".join(f"{level:g}" for level in sorted(rows["epsilon"].unique()))
+        levels = "–".join(f"{level:g}" for level in sorted({rows["epsilon"].min(), rows["epsilon"].max()}))
         line = [str(case), f"{rows['num_records'].iloc[0]:,}", str(rows["dimension"].iloc[0]), levels, str(len(rows))]
         line += [str(count or "") for count in (*kinds, counts["refused"])]
         lines.append([*line, str(counts["flagged"]), str(counts["missed"])])
