@@ -1,14 +1,3 @@
-# ---
-# jupytext:
-#   text_representation:
-#     extension: .py
-#     format_name: percent
-# kernelspec:
-#   display_name: Python 3
-#   language: python
-#   name: python3
-# ---
-
 # %% [markdown]
 # # Planning a study
 #
