@@ -137,8 +137,7 @@ plt.show()
 
 # %% [markdown]
 # Small clinics have wide intervals, as they would without privacy: the width goes down like one over the root of the
-# size. What privacy adds is in `noise_share`. It is about the same for all, since the noise is as large as one
-# *person's* contribution allows, wherever that person is treated.
+# size. `noise_share` says which part of each interval is privacy noise:
 
 # %%
 print(posterior.summary()[["mean", "sd", "noise_share"]].to_string())
@@ -196,11 +195,11 @@ plt.show()
 # **Take a flag seriously.** If the reasons say that the noise hides directions, the intervals of some clinics are not
 # known to be right; if they say that the search did not settle, none is. A flagged result is private all the same, and
 # what was spent is spent. [Auto, measured](../auto.md) has a hierarchical model of six groups of 200 to 2000 people,
-# which at ε = 4 was flagged, and was as far from the exact posterior as the flag said. What helps, best first:
+# which at ε = 4 was flagged, and was far from the exact posterior. What helps, best first:
 #
-# 1. *Fewer and larger groups.* Merge small clinics into "other", in the schema, before anything is looked at: sizes are
-#    secret, but which clinics are small is often known from public sources. Each group is a parameter, and noise grows
-#    with their number.
+# 1. *Fewer and larger groups.* Leave small clinics out of the levels, and let `missing="own level"` make one group of
+#    them, before anything is looked at: sizes are secret, but which clinics are small is often known from public
+#    sources. Each group is a parameter, and noise grows with their number.
 # 2. *More people, or a larger ε.* `dpmcmc.plan("auto", …)` says beforehand, and for nothing, where the limit is. Stay
 #    well away from it.
 # 3. *`groups=`* instead of a model of your own.
