@@ -143,7 +143,6 @@ plt.show()
 print(posterior.summary()[["mean", "sd", "noise_share"]].to_string())
 
 # %% [markdown]
-#
 # ## The same by a formula
 #
 # For this model there is a shorter way, which is also the safer one: `groups=` gives each level an effect, with a
