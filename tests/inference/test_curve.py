@@ -160,3 +160,8 @@ def test_what_cannot_work_is_hatched():
 def test_extremes_are_drawn(case, tmp_path):
     curve(**(case | {"delta": 1e-6})).plot().savefig(tmp_path / "plan.png")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_notebook_shows_the_figure():
+    """Also where pyplot was never used, which is what tells notebooks how to show figures."""
+    assert curve().plot()._repr_png_().startswith(b"\x89PNG")

@@ -6,6 +6,7 @@ between the points of its grid. No colour carries a meaning alone: markers and h
 
 from __future__ import annotations
 
+import io
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,10 +54,19 @@ class _Band(NamedTuple):
     works: NDArray[np.bool_]
 
 
+class _Picture(Figure):
+    """A figure that a notebook shows although pyplot, which has notebooks told how, knows nothing of it."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
+
+
 def curve_figure(curve: PlanCurve) -> Figure:
     """Draw `PlanCurve.interval_widening` above, `PlanCurve.interval_width` below, against ε and against n."""
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(9.6, 7.6), layout="constrained")
+        figure = _Picture(figsize=(9.6, 7.6), layout="constrained")
         axes = figure.subplots(2, 2, sharex="col", sharey="row")
         for column, against_epsilon in enumerate((True, False)):
             for row, relative_to_asked in enumerate((False, True)):
