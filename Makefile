@@ -37,7 +37,7 @@ picture: install
 bench: install
 	$(BIN)/python -m benchmarks
 
-# A small version of the paper's experiments; see README.md. Both targets continue where an earlier run stopped.
+# A small version of the paper's experiments; see docs/reproduction.md. Both targets continue where an earlier run stopped.
 reproduce: install
 	$(BIN)/python -m studies comparison --out reproduction/small/comparison --epsilon 4 --epsilon 15 \
 		--sampler paper --sampler dp-hmc-default --repeats 2

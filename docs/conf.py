@@ -55,7 +55,7 @@ html_theme_options = {"navigation_with_keys": True}
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
-nb_execution_mode = "cache"  # a page whose cells have not changed is not run again; `make docs-clean` forgets
+nb_execution_mode = "cache"  # a page whose cells have not changed is not run again, but by `make docs`
 nb_execution_timeout = 900
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True  # each page in an empty folder
@@ -64,6 +64,7 @@ NotebookClient.coalesce_streams = True  # what a command prints is one piece
 nb_output_stderr = "show"  # a run may be flagged: one in hundreds is for nothing
 # Cells that begin with %%bash find `dpmcmc` where Python is, and have no colours (Jupyter asks for some).
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm, which NumPyro imports, asks for widgets
+os.environ["IPYKERNEL_CELL_NAME"] = "cell"  # in warnings; else the path of a temporary file
 os.environ["BASH_ENV"] = str(HERE / "cells.sh")
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

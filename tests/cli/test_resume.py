@@ -624,6 +624,8 @@ class TestLedger:
 
     def test_verify(self, place, tmp_path):
         assert answer("ledger", "verify", place)["verified"] is True
+        text = run("ledger", "verify", place).stdout
+        assert text.startswith("Ledger the people: 1 entry, each with the hash")  # as in `show`: no path
         with contextlib.closing(sqlite3.connect(place)) as connection, connection:
             connection.execute("UPDATE dpmcmc_ledger SET payload = replace(payload, '4.0', '9.0')")
         line = refusal("ledger", "verify", place)

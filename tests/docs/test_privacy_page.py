@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from tests.docs.pages import cell_with
 
@@ -31,3 +32,21 @@ def test_the_best_guess_is_right_at_the_best_share_of_false_alarms(page):
     for row in page["rows"]:
         right = 0.5 * (1.0 - false_alarms + page["detected"](row["ε"], false_alarms))
         assert row["best guess, right in"] == pytest.approx(right.max(), rel=1e-9)
+
+
+def test_a_suspicion_grows_beyond_the_table_with_probability_delta(page):
+    """By the densities of the two laws that the best attack tells apart, added up on a grid."""
+    for row in page["rows"]:
+        apart = page["math"].sqrt(2 * page["gaussian_mu"](row["ε"], page["delta"]))
+        seen = np.linspace(-12.0, 12.0 + apart, 2_000_001)
+        under_true, under_false = norm.pdf(seen, apart), norm.pdf(seen)
+        with np.errstate(divide="ignore"):
+            odds = under_true / under_false * 0.1 / 0.9
+
+        def chance(share, odds=odds, law=under_true, step=seen[1] - seen[0]):
+            return law[odds / (1 + odds) > share].sum() * step
+
+        assert chance(row["a suspicion of 10 % becomes at most"]) == pytest.approx(page["delta"], rel=1e-3)
+        # The twin: e^ε alone is exceeded more often.
+        bound = math.exp(row["ε"]) * 0.1 / 0.9
+        assert chance(bound / (1 + bound)) > 2 * page["delta"]

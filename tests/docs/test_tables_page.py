@@ -24,10 +24,9 @@ def test_the_page_runs(tmp_path, monkeypatch, capsys):
         else:
             assert magic == ""
             exec(text, namespace)
-    assert written == ["people.schema.yaml", "mine.py"]
+    assert written == ["people.schema.yaml"]
     printed = capsys.readouterr().out
     assert "{'age': array([ 34., 100.,  59.]), 'smoker': array([ 1.,  0., nan])}" in printed
     assert printed.count("formula = ") == 7  # all that the page calls refused
     assert "all rows of one 'person', of which at most 3 are used" in printed
     assert set(dpmcmc.Posterior.load("run/posterior.nc").draws) >= {"intercept", "coefficients"}
-    assert set(dpmcmc.Posterior.load("mine/posterior.nc").draws) == {"start", "slopes"}

@@ -56,7 +56,7 @@ def create(
     from dpmcmc.privacy import Ledger
 
     made = Ledger.create(place, epsilon=epsilon, delta=delta, name=name)
-    typer.echo(f"{made.place}: ε = {made.epsilon:g}, δ = {made.delta:g} for all that is released about these people.")
+    typer.echo(f"{_called(made.status())}: ε = {made.epsilon:g}, δ = {made.delta:g} for all that is released about these people.")
 
 
 @commands.command(epilog=EXAMPLES)
@@ -95,8 +95,9 @@ def verify(
         return
     spent, number = _of_total(status), len(status.runs)
     runs = f"{number} run" if number == 1 else f"{number} runs"
+    entries = "1 entry" if status.num_entries == 1 else f"{status.num_entries} entries"
     typer.echo(
-        f"{status.place}: {status.num_entries} entries, each with the hash of the one before; {runs}; "
+        f"{_called(status)}: {entries}, each with the hash of the one before; {runs}; "
         f"{spent}. Hashes, rules and sums are in order"
         + ("." if head is None else ", and the last entry that the statement knows is there.")
     )
@@ -144,6 +145,10 @@ def close(
     typer.echo(f"Run {run} has ended; the largest ε of a further run is now {opened.status().left_epsilon:g}.")
 
 
+def _called(status: "LedgerStatus") -> str:
+    return f"Ledger {status.name or status.place}"
+
+
 def what_it_buys(status: "LedgerStatus") -> dict[str, Any]:
     """Return what is left in words of runs: ε of each of some equal ones, and how wide intervals of one become."""
     from fractions import Fraction
@@ -175,7 +180,7 @@ def _show(console: Console, status: "LedgerStatus", buys: dict[str, Any]) -> Non
     facts = _table("", "")
     for label, text in _facts(status):
         facts.add_row(Text(label), Text(text))
-    console.print(Text(f"Ledger {status.name or status.place}", "bold"))
+    console.print(Text(_called(status), "bold"))
     console.print(facts)
     if status.runs:
         runs = _table("run", "what", "ε, δ", "charged", "begun (UTC)", "how it stands")
