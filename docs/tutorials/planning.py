@@ -30,9 +30,9 @@ curve.plot()
 # means that privacy costs nothing. Below, all are compared with the intervals of 20,000 people without privacy, so that
 # the gain by asking more people is seen as well: without noise, four times as many people halve an interval.
 #
-# Each band goes from **benign data** (solid: records count about equally, as with bounded measurements) to **skewed
-# data** (dashed: a few records, with long tails or rare features, say much more than the others). Before the data are
-# there nobody knows where in the band a study will be. Hatched is what cannot work: the curvature of the posterior
+# Each band goes from **benign data** (solid: records count about equally, as in a logistic regression on bounded
+# measurements) to **skewed data** (dashed: a few records, with long tails or rare features, say much more than the
+# others). Before the data are there nobody knows where in the band a study will be. Hatched is what cannot work: the curvature of the posterior
 # would be lost in its noise, and `dpmcmc.sample` refuses such a run before anything is spent.
 #
 # The same numbers, as a table at the ε and n that matter most:
@@ -57,9 +57,10 @@ print("smallest ε with 20,000 people (benign, skewed):", curve.epsilon_needed)
 print("fewest people at ε = 1 (benign, skewed):      ", curve.records_needed)
 
 # %% [markdown]
-# If the measurements are bounded, the first numbers count. If some have long tails (incomes, costs, counts), the second
-# ones do; it is then worth while to bound or transform them: a logarithm with public bounds costs nothing and moves a
-# study towards the benign end.
+# This is a logistic regression: if the measurements are bounded, the first numbers count. (Linear and Poisson
+# regressions on bounded measurements [came out](../planning.md) about the middle.) If some have long tails (incomes,
+# costs, counts), the second ones do; it is then worth while to bound or transform them: a logarithm with public bounds
+# costs nothing and moves a study towards the benign end.
 #
 # In a terminal:
 #

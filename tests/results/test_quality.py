@@ -162,6 +162,7 @@ class TestAdvice:
         little = make_quality(noise_share={"beta": [0.04, 0.0]}).advice(**RUN)
         assert "at most 4 % of an interval (beta[0])" in little
         assert "not known" in make_quality(noise_share={}).advice(**RUN)
+        assert make_quality(noise_share={"beta": [0.004, 0.0]}).advice(**RUN).startswith("under 1 % of an interval")
 
 
 def test_text():

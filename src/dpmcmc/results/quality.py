@@ -194,7 +194,7 @@ class Quality:
             return "not known"
         label, share = worst
         if share <= SMALL_NOISE_SHARE:
-            return f"at most {as_percent(share)} of an interval ({label}): a larger ε would gain little"
+            return f"{_at_most(share)} of an interval ({label}): a larger ε would gain little"
         square = math.inf if share == 1.0 else 1.0 / (1.0 - share) ** 2 - 1.0
         afterwards = 1.0 - 1.0 / math.sqrt(1.0 + square / 4.0)
         larger = gaussian_epsilon(4.0 * gaussian_mu(epsilon, delta), delta)
@@ -221,7 +221,7 @@ class Quality:
             run = (privacy.epsilon, privacy.delta, privacy.num_records)
             rows.append(("Privacy noise", self.advice(*run)))
         elif worst is not None:
-            rows.append(("Privacy noise", f"at most {as_percent(worst[1])} of an interval ({worst[0]})"))
+            rows.append(("Privacy noise", f"{_at_most(worst[1])} of an interval ({worst[0]})"))
         if self.prior_only:
             rows.append(("Held by the prior only", "; ".join(self.prior_only)))
         if self.clipped is not None and self.clipped_share_sd is not None:
@@ -260,6 +260,11 @@ class Quality:
     def __reduce__(self) -> tuple[Any, ...]:
         """Let processes hand it on: a read-only mapping cannot be sent as it is."""
         return _restored, (self.to_dict(), dict(self.dims), dict(self.coords))
+
+
+def _at_most(share: float) -> str:
+    text = as_percent(share)
+    return text if text.startswith("under") else f"at most {text}"
 
 
 def _stored_names() -> list[str]:
