@@ -32,8 +32,9 @@ curve.plot()
 #
 # Each band goes from **benign data** (solid: records count about equally, as in a logistic regression on bounded
 # measurements) to **skewed data** (dashed: a few records, with long tails or rare features, say much more than the
-# others). Before the data are there nobody knows where in the band a study will be. Hatched is what cannot work: the curvature of the posterior
-# would be lost in its noise, and `dpmcmc.sample` refuses such a run before anything is spent.
+# others). Before the data are there nobody knows where in the band a study will be. Hatched is what cannot work: the
+# curvature of the posterior would be lost in its noise, and `dpmcmc.sample` refuses such a run before anything is
+# spent.
 #
 # The same numbers, as a table at the ε and n that matter most:
 

@@ -56,7 +56,8 @@ def create(
     from dpmcmc.privacy import Ledger
 
     made = Ledger.create(place, epsilon=epsilon, delta=delta, name=name)
-    typer.echo(f"{_called(made.status())}: ε = {made.epsilon:g}, δ = {made.delta:g} for all that is released about these people.")
+    name = _called(made.status())
+    typer.echo(f"{name}: ε = {made.epsilon:g}, δ = {made.delta:g} for all that is released about these people.")
 
 
 @commands.command(epilog=EXAMPLES)
