@@ -690,7 +690,7 @@ def affordable_epsilon(mu: Fraction, delta: float, most: float = 1e4) -> float:
     return 0.0
 
 
-@lru_cache(4096)
+@lru_cache(256)
 def _gaussian_total(epsilon: float, delta: float) -> tuple[float, Fraction, Fraction]:
     """Return what a Gaussian budget may spend: μ, and of the slack of discrete noise ε and δ."""
     budget = Budget(epsilon, delta)
