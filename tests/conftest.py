@@ -19,7 +19,6 @@ ABOUT_THE_REPOSITORY = {
     "trust": "trust",
     "test_examples.py": "examples",
     "test_readme.py": "README.md",
-    "test_tables_page.py": "docs",
     "test_release.py": "pyproject.toml",
 }
 _LEFT_OUT = [] if (REPOSITORY / "src").is_dir() else list(ABOUT_THE_REPOSITORY)

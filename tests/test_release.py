@@ -90,6 +90,7 @@ def test_how_to_cite_it():
 def test_what_a_wheel_is_not_tested_with_does_need_the_repository(tests, needed):
     """Each imports a folder of the repository, or has a path outside its tests, itself or by a helper beside it."""
     place = ROOT / "tests" / tests
+    assert place.exists()
     assert (ROOT / needed).exists()
     for file in [place] if place.is_file() else place.rglob("test_*.py"):
         assert needs_the_repository(file), f"{file} needs only the package: take it off the list, or move it elsewhere"
